@@ -1,0 +1,1 @@
+"""Pod in, tags out; whole gangs held, planned and released."""

@@ -1,0 +1,167 @@
+"""EDGE. The command line, `isochrone` and `kubectl isochrone`: arguments in, one service or one answer out.
+
+It decides how each command is called and which exit code it leaves. It must never hold logic of its own. Commands
+import what they run when they run it, so that `--help` and the quick ones start fast.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from topology.bad_input import BadInput
+
+app = typer.Typer(
+    name="isochrone",
+    help="Keeps the prefill and decode pods of an LLM service within reach of each other, beside Volcano.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def main() -> None:
+    """Runs a command. Bad input is one line and code 2; an API server that says no is one line and code 1."""
+    try:
+        app()
+    except BadInput as bad:
+        _leave(str(bad), 2)
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None
+
+
+def _leave(line: str, code: int) -> None:
+    sys.stderr.write(f"isochrone: {line}\n")
+    raise SystemExit(code)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        from importlib.metadata import version
+
+        typer.echo(f"isochrone {version('isochrone')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    _: Annotated[
+        bool, typer.Option("--version", help="Print the version and stop.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options before the command."""
+
+
+@app.command()
+def webhook() -> None:
+    """Serve the admission webhook. Settings come from ISOCHRONE_* variables."""
+    from admission.settings import WebhookSettings, load
+    from admission.webhook import serve
+
+    asyncio.run(serve(load(WebhookSettings)))
+
+
+@app.command()
+def controller() -> None:
+    """Hold and release gangs, and answer Volcano's scheduler. Settings come from ISOCHRONE_* variables."""
+    from admission.controller_main import ControllerSettings, serve
+    from admission.settings import load
+
+    asyncio.run(serve(load(ControllerSettings)))
+
+
+@app.command()
+def release(
+    pods: Annotated[list[str] | None, typer.Argument(metavar="[POD]...", help="Pods by name.")] = None,
+    namespace: Annotated[
+        str,
+        typer.Option(
+            "-n", "--namespace", help="Where; alone: every held pod in it. Default with POD or --gang: default."
+        ),
+    ] = "",
+    gang: Annotated[str, typer.Option("--gang", help="Only pods of this gang.")] = "",
+    everywhere: Annotated[bool, typer.Option("--all", help="In every namespace.")] = False,
+    remove_webhook: Annotated[
+        bool,
+        typer.Option("--remove-webhook", help="First delete the webhook configuration, so that no new pod is held."),
+    ] = False,
+    kubeconfig: Annotated[str, typer.Option("--kubeconfig", help="Path; else the usual places.")] = "",
+) -> None:
+    """Let held pods go by hand: make their PodGroup if it is missing, then open our gate and no other."""
+    if everywhere and (namespace or pods):
+        raise BadInput("--all", "given with -n or POD", "use one or the other")
+    if not (everywhere or namespace or pods or gang):
+        raise BadInput("what to release", "missing", "name pods, --gang, a namespace with -n, or --all")
+    where = None if everywhere else namespace or "default"
+    code = asyncio.run(_release(where, gang, pods or [], remove_webhook, kubeconfig))
+    raise typer.Exit(code)
+
+
+async def _release(namespace: str | None, gang: str, pods: list[str], remove_webhook: bool, kubeconfig: str) -> int:
+    from admission.release import release as let_go
+    from topology.kube_api import ApiFailure, KubeApi
+
+    try:
+        async with await KubeApi.connect(kubeconfig or None) as api:
+            summary = await let_go(
+                api, namespace=namespace, gang=gang, pods=pods, remove_webhook=remove_webhook, say=typer.echo
+            )
+    except ApiFailure as failure:
+        sys.stderr.write(f"isochrone: {failure}\n")
+        return 1
+    typer.echo(str(summary))
+    return 1 if summary.failed else 0
+
+
+@app.command("volcano-conf")
+def volcano_conf(
+    url: Annotated[
+        str, typer.Option("--url", help="Where Volcano's scheduler reaches the controller.")
+    ] = "http://isochrone-controller.isochrone-system.svc:8800",
+    timeout: Annotated[str, typer.Option("--timeout", help="How long Volcano waits for one answer.")] = "500ms",
+    check: Annotated[
+        str,
+        typer.Option(
+            "--check", metavar="FILE", help="Judge a configuration or its ConfigMap instead; - reads standard input."
+        ),
+    ] = "",
+) -> None:
+    """Print the plugin to add to Volcano's scheduler configuration, or say what is wrong with one that exists."""
+    from scheduler import volcano_conf as conf
+
+    if not check:
+        typer.echo(conf.stanza(url, timeout), nl=False)
+        return
+    findings = conf.check(_read(check))
+    for finding in findings:
+        typer.echo(finding)
+    if findings:
+        raise typer.Exit(1)
+    typer.echo("Volcano's scheduler configuration is right for Isochrone.")
+
+
+def _read(file: str) -> str:
+    try:
+        content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
+        return content.decode()
+    except (OSError, UnicodeDecodeError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else "not UTF-8 text"
+        raise BadInput("--check", file, f"it must be a readable file: {why}") from None
+
+
+@app.command()
+def demo() -> None:
+    """Show on this terminal what Isochrone does: a made-up cluster, one gang, every decision explained."""
+    from admission.demo import run
+
+    run()
+
+
+if __name__ == "__main__":
+    main()

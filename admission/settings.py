@@ -1,0 +1,124 @@
+"""What the processes are told by the environment: `ISOCHRONE_LISTEN`, `ISOCHRONE_CERT_DIR` and so on.
+
+Decides which values are allowed and says in one line which one is not. The types are made for every process's
+settings; the words of a refusal come from the type. It must never read anything but the environment.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, TypeVar
+
+from pydantic import BeforeValidator, ValidationError
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from topology import units
+from topology.bad_input import BadInput
+
+_ENV_PREFIX: Final = "ISOCHRONE_"
+_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
+_LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+_FIELD: Final = "setting"  # replaced by the variable's name once it is known
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    """Where a server listens. Port 0 lets the system choose."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def _host_port(value: object) -> HostPort:
+    if isinstance(value, HostPort):
+        return value
+    host, colon, port = str(value).rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    host_fine = bool(host) and (bracketed or ":" not in host) and not any(char.isspace() for char in host)
+    if not (colon and host_fine and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
+        raise BadInput(_FIELD, value, 'use HOST:PORT such as "0.0.0.0:8443" or "[::]:8443", with a port up to 65535')
+    return HostPort(host.strip("[]"), int(port))
+
+
+def _duration_us(value: object) -> float:
+    return float(value) if isinstance(value, int | float) else units.parse_duration_us(str(value), _FIELD)
+
+
+def _size_bytes(value: object) -> int:
+    return value if isinstance(value, int) else units.parse_size_bytes(str(value), _FIELD)
+
+
+def _name(value: object) -> str:
+    if not _NAME.fullmatch(str(value)):
+        raise BadInput(_FIELD, value, "use a Kubernetes name: small letters, digits, - and .")
+    return str(value)
+
+
+def _names(value: object) -> tuple[str, ...]:
+    parts = value.split(",") if isinstance(value, str) else value
+    if not isinstance(parts, list | tuple):
+        raise BadInput(_FIELD, value, "use names or IP addresses with commas between them")
+    names = tuple(str(part).strip() for part in parts if str(part).strip())
+    if any(not re.fullmatch(r"[A-Za-z0-9.:*-]{1,253}", name) for name in names):
+        raise BadInput(_FIELD, value, "use host names or IP addresses with commas between them")
+    return names
+
+
+def _log_level(value: object) -> str:
+    level = str(value).lower()
+    if level not in _LOG_LEVELS:
+        raise BadInput(_FIELD, value, f"use {', '.join(_LOG_LEVELS[:-1])} or {_LOG_LEVELS[-1]}")
+    return level
+
+
+Listen = Annotated[HostPort, BeforeValidator(_host_port)]
+DurationUs = Annotated[float, BeforeValidator(_duration_us)]
+SizeBytes = Annotated[int, BeforeValidator(_size_bytes)]
+KubeName = Annotated[str, BeforeValidator(_name)]
+HostNames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)]
+LogLevel = Annotated[str, BeforeValidator(_log_level)]
+
+
+class IsochroneSettings(BaseSettings):
+    """What every process's settings share."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=_ENV_PREFIX, frozen=True, extra="ignore", validate_default=True, arbitrary_types_allowed=True
+    )
+
+    kubeconfig: str = ""  # "" is the service account of the pod
+    log_level: LogLevel = "info"
+
+
+class WebhookSettings(IsochroneSettings):
+    """`isochrone webhook`."""
+
+    listen: Listen = HostPort("0.0.0.0", 8443)  # noqa: S104  # a pod serves on all its addresses
+    health_listen: Listen = HostPort("0.0.0.0", 8081)  # noqa: S104  # the kubelet and Prometheus come from outside
+    cert_dir: str = ""  # a folder with tls.crt and tls.key; "" makes and renews its own certificate
+    namespace: KubeName = "isochrone-system"
+    service: KubeName = "isochrone-webhook"
+    cert_secret: KubeName = "isochrone-webhook-cert"  # noqa: S105  # the Secret's name
+    webhook_configuration: KubeName = "zz-isochrone"
+    extra_names: HostNames = ()  # more names or addresses for the certificate
+    drain: DurationUs = 5_000_000.0  # how long it still answers after it stopped being ready
+
+
+Settings = TypeVar("Settings", bound=BaseSettings)
+
+
+def load(cls: type[Settings], **given: Any) -> Settings:
+    """The settings from the environment; `given` (command line) wins. Raises BadInput, one line, for a wrong value."""
+    try:
+        return cls(**given)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        field = _ENV_PREFIX + "_".join(str(part) for part in first["loc"]).upper()
+        cause = first.get("ctx", {}).get("error")
+        if isinstance(cause, BadInput):
+            raise BadInput(field, cause.value, cause.allowed) from None
+        raise BadInput(field, first.get("input"), first["msg"]) from None

@@ -1,0 +1,196 @@
+"""One pod in, one decision out: what the webhook writes on it, says about it, or refuses.
+
+Rules (design, section 7):
+
+1.  Pods that have a node, mirror pods and pods with `isochrone.dev/enabled: "false"` are left alone.
+2.  A pod *asks* when a person put our phase or gang label on it, or when its namespace is enabled. Others that are
+    recognised are tagged but never held back, and their scheduler is never changed.
+3.  `required` pods get our gate and a PodGroup name, always together. A PodGroup name that is there stays.
+4.  A pod of a third scheduler, or of another gang system, gets labels and annotations only.
+5.  Nothing that is there is overwritten, but for the default scheduler's name. Tagging a tagged pod does nothing.
+6.  Only pods that ask can be refused, and only for values that nobody could mean.
+
+It must never know the cluster, other pods, names or UIDs: the same pod gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from admission import json_patch
+from admission.gang import ExistingGroup, existing_group, podgroup_name, read_gang
+from admission.json_patch import Add
+from admission.pod_settings import Mode, PodSettings, not_one_of, read_settings
+from admission.signals import Phase, PhaseReading, read_phase
+from topology import labels
+from topology.bad_input import BadInput
+from topology.objects import Container, Pod
+
+_MAX_WARNING = 240  # the API server cuts warnings above 256 bytes
+_SET_PHASE = f"set label {labels.PHASE} to {labels.PREFILL} or {labels.DECODE}"
+# msgspec gives every container without `resources` this very object, which tells absent from empty: an empty map,
+# or one with claims only, must be added to and not replaced.
+_NO_RESOURCES = Container().resources
+
+
+class Entry(StrEnum):
+    """Which selector of the webhook configuration matched."""
+
+    LABELLED = "labelled"
+    NAMESPACE = "namespace"
+    RECOGNISE = "recognise"
+
+
+@dataclass(frozen=True, slots=True)
+class Tagging:
+    """What to do with one pod. `namespace` is where its gang and PodGroup live."""
+
+    namespace: str
+    ops: tuple[Add, ...] = ()
+    warnings: tuple[str, ...] = ()
+    denied: str | None = None
+    phase: Phase | None = None
+    gang: str | None = None
+    mode: Mode | None = None
+    signal: str = ""
+
+
+def tag(pod: Pod, namespace: str, entry: Entry) -> Tagging:
+    """Decides for one pod as it is created. `namespace` is the request's: the pod's own may still be empty."""
+    own = asks_by_label(pod)
+    if _out_of_scope(pod) or (entry is Entry.LABELLED and not own):
+        return Tagging(namespace)
+    asks = own or entry is Entry.NAMESPACE
+    settings, wrong = read_settings(pod.metadata.annotations, asks)
+    reading = read_phase(pod)
+    if asks and (own or reading.phase):
+        wrong = (*_wrong_labels(pod), *wrong)
+        if wrong:
+            return Tagging(namespace, denied=" ".join(_sentence(error) for error in wrong))
+    if reading.phase is None:
+        return Tagging(namespace, warnings=_short(_why_untagged(pod, reading, own, asks)))
+    gang = read_gang(pod)
+    if gang.gang is None:
+        return Tagging(
+            namespace, warnings=_short([f"phase {reading.phase} ({reading.signal}) but no gang; {gang.missing}"])
+        )
+    return _write(pod, namespace, asks, settings, reading, gang.gang, gang.signal, wrong)
+
+
+def asks_by_label(pod: Pod) -> bool:
+    """Whether a person put our phase or gang label there (the webhook's own labels say so in the signal)."""
+    if pod.metadata.labels is None or not (labels.PHASE in pod.metadata.labels or labels.GANG in pod.metadata.labels):
+        return False
+    signal = pod.metadata.annotation(labels.SIGNAL)
+    return not signal or labels.PREFIX in signal
+
+
+def _out_of_scope(pod: Pod) -> bool:
+    return (
+        bool(pod.spec.node_name)
+        or labels.MIRROR_POD in (pod.metadata.annotations or {})
+        or pod.metadata.label(labels.ENABLED).lower() == "false"
+    )
+
+
+def _wrong_labels(pod: Pod) -> list[BadInput]:
+    wrong = []
+    given = pod.metadata.labels or {}
+    if labels.PHASE in given and given[labels.PHASE] not in labels.PHASES:
+        wrong.append(not_one_of(labels.PHASE, given[labels.PHASE], (labels.PREFILL, labels.DECODE)))
+    if labels.GANG in given and not given[labels.GANG]:
+        wrong.append(BadInput(labels.GANG, "", 'use one name for all pods of a service, such as "chat"'))
+    return wrong
+
+
+def _sentence(error: BadInput) -> str:
+    text = str(error)
+    return text if text.endswith("?") else text + "."
+
+
+def _why_untagged(pod: Pod, reading: PhaseReading, own: bool, asks: bool) -> list[str]:
+    """What a person should hear about a pod without a phase; nothing where no phase is to be expected."""
+    if reading.conflicts:
+        return list(reading.conflicts)
+    if not reading.engine:
+        return []
+    if reading.mixed:
+        return [f"{reading.signal} serves both phases: not tagged; {_SET_PHASE}"] if own else []
+    if reading.signal and asks:
+        return [f"{reading.signal} does not tell the phase: not tagged; {_SET_PHASE}"]
+    if own and labels.GANG in (pod.metadata.labels or {}):
+        return [f"{labels.GANG} is set but no phase was recognised: not tagged; {_SET_PHASE}"]
+    return []
+
+
+def _write(
+    pod: Pod,
+    namespace: str,
+    asks: bool,
+    settings: PodSettings,
+    reading: PhaseReading,
+    gang: str,
+    gang_signal: str,
+    wrong: tuple[BadInput, ...],
+) -> Tagging:
+    assert reading.phase is not None
+    scheduler = pod.spec.scheduler_name or labels.DEFAULT_SCHEDULER
+    group = existing_group(pod)
+    third = scheduler not in (labels.DEFAULT_SCHEDULER, labels.VOLCANO_SCHEDULER)
+    if third and not asks:
+        return Tagging(namespace)
+    foreign_group = group is not None and not group.volcano
+    volcano = scheduler == labels.VOLCANO_SCHEDULER or (asks and not foreign_group)
+    full = volcano and not third and not foreign_group
+    said_mode = labels.REACH_MODE in (pod.metadata.annotations or {})
+    # What cannot be held is stored as preferred, so that the controller never waits for it.
+    mode: Mode = settings.mode if full or said_mode else "preferred"
+    held = full and mode == "required"
+    signal = pod.metadata.annotation(labels.SIGNAL) or f"phase: {reading.signal}; gang: {gang_signal}"
+
+    annotations = {labels.REACH_MODE: str(mode), labels.SIGNAL: signal}
+    if full and labels.TASK_SPEC not in (pod.metadata.labels or {}):
+        annotations[labels.TASK_SPEC] = reading.phase
+    if held and group is None:
+        annotations[labels.GROUP_NAME] = podgroup_name(gang)
+    ops = json_patch.add_entries(
+        ("metadata", "labels"), pod.metadata.labels, {labels.PHASE: reading.phase, labels.GANG: gang}
+    )
+    ops += json_patch.add_entries(("metadata", "annotations"), pod.metadata.annotations, annotations)
+    if full and scheduler != labels.VOLCANO_SCHEDULER:
+        ops.append(Add(json_patch.pointer("spec", "schedulerName"), labels.VOLCANO_SCHEDULER))
+    if held and not pod.has_gate(labels.GATE):
+        ops += json_patch.add_item(("spec", "schedulingGates"), pod.spec.scheduling_gates, {"name": labels.GATE})
+    if full:
+        ops += _marker(pod)
+    warnings = [*reading.conflicts, *(_sentence(error) for error in wrong)]
+    if asks and not full:
+        warnings.append(_only_annotated(scheduler, third, group))
+    return Tagging(namespace, tuple(ops), _short(warnings), None, reading.phase, gang, mode, signal)
+
+
+def _marker(pod: Pod) -> list[Add]:
+    """The marker resource on the first container; extended resources need requests and limits alike."""
+    if not pod.spec.containers:
+        return []
+    resources = pod.spec.containers[0].resources
+    path: tuple[str | int, ...] = ("spec", "containers", 0, "resources")
+    ops = [Add(json_patch.pointer(*path), {})] if resources is _NO_RESOURCES else []
+    entry = {labels.MARKER_RESOURCE: "0"}
+    ops += json_patch.add_entries((*path, "requests"), resources.requests, entry)
+    return ops + json_patch.add_entries((*path, "limits"), resources.limits, entry)
+
+
+def _only_annotated(scheduler: str, third: bool, group: ExistingGroup | None) -> str:
+    if third:
+        return (
+            f"schedulerName is {scheduler!r}: labelled only, not held or placed by Isochrone; "
+            f"set schedulerName to {labels.VOLCANO_SCHEDULER}"
+        )
+    assert group is not None
+    return f"the pod is in a {group.system} group ({group.key}): labelled only, not held or placed by Isochrone"
+
+
+def _short(warnings: list[str]) -> tuple[str, ...]:
+    return tuple(text if len(text) <= _MAX_WARNING else text[: _MAX_WARNING - 3] + "..." for text in warnings)

@@ -1,0 +1,66 @@
+"""Fixtures of the end-to-end tests: the built stack, clusters, and logs kept when a test fails."""
+
+import hashlib
+import re
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from e2e.stack.build import Stack, build
+from e2e.stack.cluster import Cluster
+from e2e.stack.control_plane import ControlPlane
+from e2e.stack.nodes import grid
+
+ClusterFactory = Callable[..., Cluster]
+
+
+@pytest.fixture(scope="session")
+def stack_bin(request: pytest.FixtureRequest) -> Stack:
+    """The stack's programs, built if missing; the error of a failed build holds the end of its log."""
+    capture = request.config.pluginmanager.getplugin("capturemanager")
+    if capture is None:
+        return build()
+    # A first build takes minutes: its progress must be seen.
+    with capture.global_and_fixture_disabled():
+        return build()
+
+
+@pytest.fixture(scope="module")
+def cluster_factory(stack_bin: Stack, request: pytest.FixtureRequest) -> Iterator[ClusterFactory]:
+    """Makes clusters that end with the module; arguments are those of `Cluster`."""
+    module = request.module.__name__.rpartition(".")[2]
+    with ExitStack() as open_clusters:
+
+        def make(nodes: Any = (), **options: Any) -> Cluster:
+            options.setdefault("name", module)
+            return open_clusters.enter_context(Cluster(nodes, stack=stack_bin, **options))
+
+        yield make
+
+
+@pytest.fixture(scope="module")
+def cluster(cluster_factory: ClusterFactory) -> Cluster:
+    """A cluster of 16 GPU nodes for the module, with an audit log, without Isochrone."""
+    return cluster_factory(grid(16), audit=True)
+
+
+@pytest.fixture
+def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> str:
+    """A namespace of the test's own."""
+    name = re.sub("[^a-z0-9]+", "-", request.node.name.lower()).strip("-")
+    # Names end at 63 characters; the hash keeps tests with the same beginning apart.
+    digest = hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:6]
+    return cluster.create_namespace(f"{name[:50]}-{digest}")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Generator[None, Any, Any]:
+    """Keeps the logs of every running cluster under the name of the test that failed."""
+    report: Any = yield
+    if report.failed and item.get_closest_marker("e2e") is not None:
+        for each in list(ControlPlane.live):
+            kept = each.keep_logs(f"{each.name}-{item.name}")
+            report.sections.append(("logs", f"{each.name}: {kept}"))
+    return report

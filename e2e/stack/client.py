@@ -1,0 +1,158 @@
+"""A small synchronous Kubernetes client: one kept-alive connection per thread, JSON in, JSON out.
+
+For tests and for bringing the stack up. Not the product's client: a test should see what any user sees.
+"""
+
+import http.client
+import json
+import ssl
+import threading
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+JSON = "application/json"
+JSON_PATCH = "application/json-patch+json"
+MERGE_PATCH = "application/merge-patch+json"
+STRATEGIC_PATCH = "application/strategic-merge-patch+json"
+APPLY_PATCH = "application/apply-patch+yaml"
+
+NOT_REACHED = (ConnectionError, TimeoutError, http.client.HTTPException, ssl.SSLError, OSError)
+"""What a request raises when no answer came."""
+
+
+class ApiError(RuntimeError):
+    """The API server said no."""
+
+    def __init__(self, method: str, path: str, code: int, text: str) -> None:
+        try:
+            status = json.loads(text)
+            message, self.reason = str(status.get("message", text)), str(status.get("reason", ""))
+        except (ValueError, AttributeError):
+            message, self.reason = text, ""
+        super().__init__(f"{method} {path}: {code} {self.reason}: {message}")
+        self.code = code
+        self.message = message
+
+
+class ApiClient:
+    """Talks to one API server as one user; safe to share between threads."""
+
+    def __init__(self, url: str, ca_file: Path, token: str, limit_s: float = 30.0) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        self._host, self._port = parts.hostname, parts.port or 443
+        self._tls = ssl.create_default_context(cafile=str(ca_file))
+        self._token = token
+        self._limit_s = limit_s
+        self._local = threading.local()
+        self._open: set[http.client.HTTPSConnection] = set()
+        self._lock = threading.Lock()
+
+    def request(
+        self, method: str, path: str, body: Any = None, content_type: str = JSON, token: str | None = None
+    ) -> tuple[int, str]:
+        """Status code and text of one request; never raises for a status."""
+        payload = None if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()
+        headers = {"Authorization": f"Bearer {token or self._token}", "Accept": JSON, "Content-Type": content_type}
+        connection, used_before = self._connection()
+        try:
+            return self._exchange(connection, method, path, payload, headers)
+        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+            self._drop(connection)
+            # A kept connection that the server closed meanwhile says nothing about this request: once more.
+            if not used_before:
+                raise
+        except BaseException:
+            self._drop(connection)
+            raise
+        connection, _ = self._connection()
+        try:
+            return self._exchange(connection, method, path, payload, headers)
+        except BaseException:
+            self._drop(connection)
+            raise
+
+    def call(self, method: str, path: str, body: Any = None, content_type: str = JSON, token: str | None = None) -> Any:
+        """The parsed answer; raises ApiError for any status of 400 and above."""
+        code, text = self.request(method, path, body, content_type, token)
+        if code >= 400:
+            raise ApiError(method, path, code, text)
+        if not text:
+            return {}
+        return json.loads(text) if text[0] in "{[" else text
+
+    def create_all(self, path: str, objects: Iterable[dict[str, Any]], threads: int = 16) -> list[dict[str, Any]]:
+        """Creates many objects of one kind at once, in parallel; the first refusal is raised."""
+        items = list(objects)
+        if not items:
+            return []
+        with ThreadPoolExecutor(min(threads, len(items))) as pool:
+            return list(pool.map(lambda item: self.call("POST", path, item), items))
+
+    def close(self) -> None:
+        """Closes the connections of all threads."""
+        with self._lock:
+            for connection in self._open:
+                connection.close()
+            self._open.clear()
+
+    def _connection(self) -> tuple[http.client.HTTPSConnection, bool]:
+        kept: http.client.HTTPSConnection | None = getattr(self._local, "connection", None)
+        if kept is not None and kept.sock is not None:
+            return kept, True
+        connection = http.client.HTTPSConnection(self._host, self._port, timeout=self._limit_s, context=self._tls)
+        self._local.connection = connection
+        with self._lock:
+            self._open.add(connection)
+        return connection, False
+
+    def _drop(self, connection: http.client.HTTPSConnection) -> None:
+        connection.close()
+        self._local.connection = None
+        with self._lock:
+            self._open.discard(connection)
+
+    @staticmethod
+    def _exchange(
+        connection: http.client.HTTPSConnection, method: str, path: str, payload: bytes | None, headers: dict[str, str]
+    ) -> tuple[int, str]:
+        connection.request(method, path, payload, headers)
+        response = connection.getresponse()
+        return response.status, response.read().decode()
+
+
+PLURALS = {
+    "NetworkPolicy": "networkpolicies",
+    "PriorityClass": "priorityclasses",
+    "StorageClass": "storageclasses",
+    "RuntimeClass": "runtimeclasses",
+    "Ingress": "ingresses",
+}
+CLUSTER_WIDE = {
+    "Namespace",
+    "Node",
+    "ClusterRole",
+    "ClusterRoleBinding",
+    "CustomResourceDefinition",
+    "MutatingWebhookConfiguration",
+    "ValidatingWebhookConfiguration",
+    "PriorityClass",
+    "Queue",
+    "HyperNode",
+    "PersistentVolume",
+    "StorageClass",
+    "RuntimeClass",
+}
+
+
+def path_of(item: dict[str, Any], namespace: str = "default") -> str:
+    """The collection an object belongs to; kinds with an odd plural are in a table, discovery is not asked."""
+    group, kind = item["apiVersion"], item["kind"]
+    root = f"/apis/{group}" if "/" in group else f"/api/{group}"
+    plural = PLURALS.get(kind, f"{kind.lower()}s")
+    if kind in CLUSTER_WIDE:
+        return f"{root}/{plural}"
+    return f"{root}/namespaces/{item['metadata'].get('namespace', namespace)}/{plural}"

@@ -1,0 +1,1 @@
+"""What to do and why: policy, plan, decide, explain, and the Volcano extender."""

@@ -1,0 +1,78 @@
+"""`decide(pod, snapshot)`: one pod against the nodes Volcano asks about, given where its partners are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.decision import NANO, Decision
+from scheduler.judge import decision_of, judge, need_of, worst_reach_us
+from scheduler.policy import Policy
+from scheduler.request import Partner, PodRequest, ReachBound
+from topology.isochrone_sets import nearest_us
+from topology.snapshot import Snapshot, room_for
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """The decision for people and the scores for Volcano: one per node asked, distinct, 0 to 100 x the weight."""
+
+    decision: Decision
+    scores: dict[str, float]
+
+
+def decide(
+    request: PodRequest,
+    snapshot: Snapshot,
+    asked: Sequence[str],
+    partners: Sequence[Partner] = (),
+    bound: ReachBound | None = None,
+    policy: Policy | None = None,
+) -> Ranking:
+    """Judge and score the nodes asked. Partners are those of the other phase; without any, a node is as near as the
+    nearest other room for a pod like this one.
+
+    Nodes that the snapshot does not know get the lowest scores, distinct too: never nothing, never a negative number.
+    """
+    policy, bound = policy or Policy(), bound or ReachBound()
+    table = snapshot.table
+    known = np.array(sorted({table.index[n] for n in asked if n in table.index}), dtype=np.int64)
+    need = need_of(request, snapshot)
+    named = [(p.name, table.index[n]) for p in partners for n in p.nodes if n in table.index]
+    reach = (
+        worst_reach_us(snapshot, [node for _, node in named], bound.size_bytes)
+        if named
+        else _room_for_a_partner_us(snapshot, need.row, bound.size_bytes)
+    )
+    judged = judge(snapshot, need, reach, bound, policy, known)
+    decision = decision_of(snapshot, request, need, judged, bound, named)
+    scores = {
+        table.names[node]: float(total) / NANO * policy.volcano_weight
+        for node, total in zip(judged.nodes, judged.scored.total_nano, strict=True)
+    }
+    unknown = sorted({n for n in asked if n not in table.index})
+    lowest = min(scores.values(), default=1.0)
+    for i, name in enumerate(unknown):
+        scores[name] = lowest * (len(unknown) - i) / (len(unknown) + 1)
+    return Ranking(decision=decision, scores=scores)
+
+
+def _room_for_a_partner_us(snapshot: Snapshot, need: NDArray[np.int64], size_bytes: int) -> NDArray[np.float64]:
+    """Per node the reach to the nearest room for one more pod like this one, (N,): itself only with room for two."""
+    reach = snapshot.table.reach
+    slots = room_for(snapshot.free, need)
+    near = nearest_us(snapshot.table, np.flatnonzero(slots > 1), size_bytes)
+    single = np.flatnonzero(slots == 1)
+    if not len(single):
+        return near
+    # A node with room for one pod is a neighbour to others but not to itself: two of each kind of them suffice, and
+    # each of the two sees the other.
+    for kind in np.unique(reach.kind[single]):
+        for node in single[reach.kind[single] == kind][:2]:
+            row = reach.row_us(int(node), size_bytes).copy()
+            row[node] = np.inf
+            near = np.minimum(near, row)
+    return near

@@ -1,0 +1,138 @@
+"""The central shapes: candidate, decision, plan. Frozen values that every surface is rendered from."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from scheduler.request import GangRequest, PodRequest
+from scheduler.verdicts import Verdict, VerdictCode
+from topology.isochrone_sets import NodeSet
+from topology.reach import Reach
+
+KEEP = 5
+"""Candidates kept in a decision: the choice and its runners-up."""
+
+NANO = 1_000_000_000
+"""Points are integers in billionths, so parts add up to the score exactly."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One named part of a score, in billionths of a point, out of `of` points."""
+
+    name: str
+    points_nano: int
+    of: float
+
+    @property
+    def points(self) -> float:
+        """In points, for people."""
+        return self.points_nano / NANO
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A node that was scored; its parts add up to the score exactly."""
+
+    node: str
+    parts: tuple[Part, ...]
+    reach: Reach | None  # worst to the partners; None while no partner has a place
+    within: bool
+
+    @property
+    def score_nano(self) -> int:
+        """The exact score in billionths of a point, 0 to 100 points."""
+        return sum(part.points_nano for part in self.parts)
+
+    @property
+    def score(self) -> float:
+        """The score in points."""
+        return self.score_nano / NANO
+
+
+@dataclass(frozen=True, slots=True)
+class PairReach:
+    """The worst pair of a placement: which partner, and how far."""
+
+    prefill: str
+    decode: str
+    reach: Reach
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One pod against one snapshot. `eligible + sum(ruled_out) == nodes looked at`, always."""
+
+    id: str
+    snapshot_id: str
+    request: PodRequest
+    bound_us: float
+    node_count: int
+    eligible: int
+    ruled_out: Mapping[VerdictCode, int]
+    nearest: Mapping[VerdictCode, Verdict]
+    ranked: tuple[Candidate, ...]
+    chosen: str | None = None
+    partner: PairReach | None = None
+    facts_age_s: float = 0.0
+    predicted_gpus: bool = True  # whole-GPU requests: the device plugin picks the cards, we choose the node only
+
+    def __post_init__(self) -> None:
+        counted = self.eligible + sum(self.ruled_out.values())
+        assert counted == self.node_count, f"{counted} nodes explained, {self.node_count} looked at"
+
+    @property
+    def candidate(self) -> Candidate | None:
+        """The chosen node's candidate, if it is among the kept ones."""
+        return next((c for c in self.ranked if c.node == self.chosen), None)
+
+
+def decision_id(uid: str, snapshot_id: str) -> str:
+    """Seven hex digits that tie log line, Event and annotation together."""
+    return hashlib.sha256(f"{uid}/{snapshot_id}".encode()).hexdigest()[:7]
+
+
+class Outcome:
+    """What became of a gang: closed set."""
+
+    PLANNED = "planned"  # at least the minimum has places
+    HELD = "held"  # no plan: all stay gated
+    WAITING_FOR_PARTNER = "waiting-for-partner"  # one phase has no pod at all
+    WAITING_FOR_GANG = "waiting-for-gang"  # fewer pods than the minimum exist
+    UNDECIDED = "undecided"  # the search budget ran out
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """Why a whole gang has no plan, in numbers.
+
+    `closest`: the nearest pair of nodes with room for one pod of each phase. `best_gpus` of `needed_gpus`: the most
+    free GPUs inside any one isochrone, named by `best_where`.
+    """
+
+    needed_gpus: int
+    closest: PairReach | None = None
+    best_gpus: int = 0
+    best_where: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The decisions for a whole gang, or why there is none."""
+
+    request: GangRequest
+    outcome: str
+    snapshot_id: str
+    decisions: Mapping[str, Decision]  # by pod uid; planned and unplanned members alike
+    places: Mapping[str, str] = field(default_factory=dict)  # pod uid to node name
+    prefill_set: NodeSet | None = None
+    decode_set: NodeSet | None = None
+    worst: PairReach | None = None
+    shortfall: Shortfall | None = None
+    expanded: int = 0
+
+    def set_for(self, phase: str) -> NodeSet | None:
+        """The isochrone set of one phase."""
+        return self.prefill_set if phase == "prefill" else self.decode_set

@@ -1,0 +1,193 @@
+"""One pod against every node asked: a verdict for each, a score for each, the nearest miss per verdict.
+
+`plan` and `decide` both speak through this file, so they cannot disagree about a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.decision import KEEP, Candidate, Decision, PairReach, decision_id
+from scheduler.policy import Policy
+from scheduler.request import PodRequest, ReachBound
+from scheduler.score import Scored
+from scheduler.verdicts import Verdict, VerdictCode
+from topology.labels import PREFILL
+from topology.resources import CPU, GPU, MEMORY, PODS
+from topology.snapshot import Amount2D, Mask, Snapshot, room_for
+
+_BY_RESOURCE = {GPU: VerdictCode.INSUFFICIENT_GPU, MEMORY: VerdictCode.INSUFFICIENT_MEMORY}
+_UNITS = {GPU: "gpus", MEMORY: "bytes", CPU: "millicores", PODS: "pods"}
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """A pod's request against one node table: the row (R,), what no node has, and who accepts the pod (N,)."""
+
+    row: Amount2D
+    missing: tuple[str, ...]
+    accepts: Mask
+
+
+def need_of(request: PodRequest, snapshot: Snapshot) -> Need:
+    """The request in the snapshot's columns. Nodes without a hostname label are not accepted: no set can name them."""
+    row, missing = snapshot.table.vector(request.amounts)
+    return Need(row=row, missing=missing, accepts=snapshot.table.accept_mask(request.spec) & snapshot.table.named)
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """Verdict codes (n,), reach (n,) in us and scores of the nodes asked, as indices into the node table."""
+
+    nodes: NDArray[np.int64]
+    codes: NDArray[np.int8]
+    short_of: NDArray[np.int64]  # column of the resource that is short, where the code says so
+    scored: Scored
+
+
+def worst_reach_us(snapshot: Snapshot, partners: Sequence[int], size_bytes: int) -> NDArray[np.float64]:
+    """Every node's reach to its farthest partner, shape (N,). Partners are node indices, at least one."""
+    rows = [snapshot.table.reach.row_us(node, size_bytes) for node in sorted(set(partners))]
+    worst: NDArray[np.float64] = np.max(rows, axis=0)
+    return worst
+
+
+def judge(
+    snapshot: Snapshot,
+    need: Need,
+    reach_us: NDArray[np.float64],
+    bound: ReachBound,
+    policy: Policy,
+    nodes: NDArray[np.int64] | None = None,
+) -> Judged:
+    """Judge the nodes asked (all of them by default). `reach_us` is (N,) and says how far each node is."""
+    asked = np.arange(len(snapshot.table)) if nodes is None else nodes
+    free = snapshot.free[asked]
+    codes = np.full(len(asked), VerdictCode.ELIGIBLE, dtype=np.int8)
+    codes[reach_us[asked] > bound.us] = VerdictCode.REACH_EXCEEDED
+    short_of = np.full(len(asked), -1, dtype=np.int64)
+    # The rarest resource is judged last, so that it is the one named where several are short.
+    order = sorted(
+        (i for i in np.flatnonzero(need.row).tolist()),
+        key=lambda i: (_BY_RESOURCE.get(snapshot.table.resources[i], VerdictCode.INSUFFICIENT_OTHER) * -1, i),
+    )
+    for column in order:
+        short = free[:, column] < need.row[column]
+        codes[short] = _BY_RESOURCE.get(snapshot.table.resources[column], VerdictCode.INSUFFICIENT_OTHER)
+        short_of[short] = column
+        absent = snapshot.table.allocatable[asked, column] == 0
+        codes[absent] = VerdictCode.RESOURCE_MISSING
+    if need.missing:
+        codes[:] = VerdictCode.RESOURCE_MISSING
+    codes[~need.accepts[asked]] = VerdictCode.NODE_NOT_ACCEPTED
+    fits = (codes == VerdictCode.ELIGIBLE) | (codes == VerdictCode.REACH_EXCEEDED)
+    scored = Scored(snapshot, asked, need.row, reach_us[asked], bound.us, policy, fits)
+    return Judged(nodes=asked, codes=codes, short_of=short_of, scored=scored)
+
+
+def nearest_misses(snapshot: Snapshot, judged: Judged, need: Need, bound: ReachBound) -> Mapping[VerdictCode, Verdict]:
+    """Per verdict the node that came closest, with the numbers that make the gap. Ties go to the first name."""
+    table = snapshot.table
+    misses: dict[VerdictCode, Verdict] = {}
+    within = judged.scored.reach_us <= bound.us
+    for code in (VerdictCode.INSUFFICIENT_GPU, VerdictCode.INSUFFICIENT_MEMORY, VerdictCode.INSUFFICIENT_OTHER):
+        # A node in reach that lacks room is the better answer to "what would help" than one that is also far.
+        at = np.flatnonzero((judged.codes == code) & within)
+        if not len(at):
+            at = np.flatnonzero(judged.codes == code)
+        if not len(at):
+            continue
+        columns = judged.short_of[at]
+        have = snapshot.free[judged.nodes[at], columns]
+        best = int(np.argmin((need.row[columns] - have) / np.maximum(need.row[columns], 1)))
+        name = table.resources[columns[best]]
+        misses[code] = Verdict(
+            code,
+            table.names[judged.nodes[at[best]]],
+            float(need.row[columns[best]]),
+            float(max(have[best], 0)),
+            _UNITS.get(name, name),
+        )
+    far = np.flatnonzero(judged.codes == VerdictCode.REACH_EXCEEDED)
+    if len(far) and np.isfinite(judged.scored.reach_us[far]).any():
+        at_best = far[int(np.argmin(judged.scored.reach_us[far]))]
+        misses[VerdictCode.REACH_EXCEEDED] = Verdict(
+            VerdictCode.REACH_EXCEEDED,
+            table.names[judged.nodes[at_best]],
+            bound.us,
+            float(judged.scored.reach_us[at_best]),
+            "us",
+        )
+    return misses
+
+
+def decision_of(
+    snapshot: Snapshot,
+    request: PodRequest,
+    need: Need,
+    judged: Judged,
+    bound: ReachBound,
+    partners: Sequence[tuple[str, int]],
+    chosen: int | None = None,
+) -> Decision:
+    """The readable record: counts, nearest misses, the choice first and then the best of the rest.
+
+    `partners` are (pod name, node index) of the other phase; the worst of them from the chosen node is named.
+    """
+    table = snapshot.table
+    counts = np.bincount(judged.codes, minlength=len(VerdictCode))
+    eligible = np.flatnonzero(judged.codes == VerdictCode.ELIGIBLE.value)
+    order = eligible[np.argsort(-judged.scored.total_nano[eligible])][: KEEP + 1].tolist()
+    at: NDArray[np.int64] = np.flatnonzero(judged.nodes == (-1 if chosen is None else chosen))
+    if len(at):
+        order = [int(at[0]), *(i for i in order if i != at[0])]
+    ranked = tuple(_candidate(snapshot, judged, i, partners, bound) for i in order[:KEEP])
+    pair = None
+    if chosen is not None and partners:
+        name, node = _farthest(snapshot, chosen, partners, bound)
+        reach = table.reach.between(chosen, node, bound.size_bytes)
+        mine = (name, request.name) if request.phase != PREFILL else (request.name, name)
+        pair = PairReach(prefill=mine[0], decode=mine[1], reach=reach)
+    return Decision(
+        id=decision_id(request.uid, snapshot.id),
+        snapshot_id=snapshot.id,
+        request=request,
+        bound_us=bound.us,
+        node_count=len(judged.nodes),
+        eligible=int(counts[VerdictCode.ELIGIBLE]),
+        ruled_out={c: int(counts[c]) for c in VerdictCode if c is not VerdictCode.ELIGIBLE and counts[c]},
+        nearest=nearest_misses(snapshot, judged, need, bound),
+        ranked=ranked,
+        chosen=None if chosen is None else table.names[chosen],
+        partner=pair,
+        facts_age_s=snapshot.facts_age_s,
+        predicted_gpus=request.gpus > 0,
+    )
+
+
+def _farthest(snapshot: Snapshot, node: int, partners: Sequence[tuple[str, int]], bound: ReachBound) -> tuple[str, int]:
+    row = snapshot.table.reach.row_us(node, bound.size_bytes)
+    return min(partners, key=lambda p: (-row[p[1]], p[0]))
+
+
+def _candidate(
+    snapshot: Snapshot, judged: Judged, position: int, partners: Sequence[tuple[str, int]], bound: ReachBound
+) -> Candidate:
+    node = int(judged.nodes[position])
+    reach = None
+    if partners:
+        _, partner = _farthest(snapshot, node, partners, bound)
+        reach = snapshot.table.reach.between(node, partner, bound.size_bytes)
+    return judged.scored.candidate(position, snapshot.table.names[node], reach)
+
+
+def has_room(snapshot: Snapshot, need: Need) -> Mask:
+    """Nodes that accept the pod and have room for one of it, shape (N,)."""
+    if need.missing:
+        return np.zeros(len(snapshot.table), dtype=bool)
+    room: Mask = need.accepts & (room_for(snapshot.free, need.row) > 0)
+    return room

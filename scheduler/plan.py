@@ -1,0 +1,222 @@
+"""`plan(gang, snapshot)`: places for a whole gang at once, its isochrone sets, or the reason why there are none.
+
+Rules of this file. (1) The minimum of every phase together, or nothing. (2) Members beyond the minimum that do not fit
+are left out one by one and never block their siblings. (3) Partners that already have places are never moved: joiners
+come to them. (4) What cannot be planned says why with numbers.
+
+`pairing: nearest` is planned as `all`, which is stricter and so always sound; the looser search belongs to the
+decision core.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.decision import Decision, Outcome, PairReach, Plan
+from scheduler.judge import Need, decision_of, judge, need_of, worst_reach_us
+from scheduler.policy import Policy
+from scheduler.request import GangRequest, PodRequest
+from scheduler.search import Found, Item, Search
+from scheduler.shortfall import held_decisions, shortfall_of
+from topology.isochrone_sets import as_requirement, isochrone_masks
+from topology.labels import DECODE, PHASES, PREFILL
+from topology.snapshot import Assumed, Snapshot
+
+Places = dict[str, int]  # pod uid to node index
+
+
+def plan(gang: GangRequest, snapshot: Snapshot, policy: Policy | None = None) -> Plan:
+    """Plan a gang against one snapshot. Never raises for a gang that does not fit: the outcome says so."""
+    policy = policy or Policy()
+    for phase in PHASES:
+        of_phase = [m for m in gang.members if m.phase == phase]
+        if gang.still_needed(phase) > len(of_phase):
+            nobody = not of_phase and not any(p.phase == phase for p in gang.partners)
+            return _without_places(gang, snapshot, Outcome.WAITING_FOR_PARTNER if nobody else Outcome.WAITING_FOR_GANG)
+    needs = {m.uid: need_of(m, snapshot) for m in gang.members}
+    fixed = _partner_nodes(gang, snapshot)
+    members = sorted(gang.members, key=lambda m: (m.phase, m.name, m.uid))
+    places, expanded, complete = _place(gang, snapshot, policy, members, needs, fixed)
+    if places is None:
+        outcome = Outcome.HELD if complete else Outcome.UNDECIDED
+        return Plan(
+            request=gang,
+            outcome=outcome,
+            snapshot_id=snapshot.id,
+            decisions=held_decisions(gang, snapshot, policy, needs, fixed),
+            shortfall=shortfall_of(gang, snapshot, needs, fixed),
+            expanded=expanded,
+        )
+    return _planned(gang, snapshot, policy, needs, fixed, places, expanded)
+
+
+def _place(
+    gang: GangRequest,
+    snapshot: Snapshot,
+    policy: Policy,
+    members: Sequence[PodRequest],
+    needs: Mapping[str, Need],
+    fixed: Mapping[str, NDArray[np.int64]],
+) -> tuple[Places | None, int, bool]:
+    """Everyone if possible; else the minimum and then whoever fits. None when the minimum does not."""
+    found, grouped = _search(gang, snapshot, policy, members, needs, fixed)
+    expanded, complete = found.expanded, found.complete
+    places = _by_uid(grouped, found)
+    if places is not None:
+        return places, expanded, True
+    core = [m for phase in PHASES for m in [m for m in members if m.phase == phase][: gang.still_needed(phase)]]
+    if len(core) == len(members):
+        return None, expanded, complete
+    places = {}
+    if core:
+        found, grouped = _search(gang, snapshot, policy, core, needs, fixed)
+        expanded += found.expanded
+        by_uid = _by_uid(grouped, found)
+        if by_uid is None:
+            return None, expanded, found.complete
+        places = by_uid
+    chosen = {m.uid for m in core}
+    blocked: set[tuple[object, ...]] = set()
+    # One of each phase in turn, so that what fits beyond the minimum stays balanced.
+    turn: dict[str, int] = dict.fromkeys(PHASES, 0)
+    extra: list[tuple[int, str, PodRequest]] = []
+    for member in members:
+        if member.uid not in chosen:
+            extra.append((turn[member.phase], member.phase, member))
+            turn[member.phase] += 1
+    for _, _, member in sorted(extra, key=lambda e: e[:2]):
+        kind = _kind(member, needs[member.uid])
+        if kind in blocked:  # its twin found no place and room only shrinks
+            continue
+        now = snapshot.with_assumed(_assumed(snapshot, members, places))
+        around = {phase: np.append(fixed[phase], _nodes(members, places, phase)) for phase in PHASES}
+        found, grouped = _search(gang, now, policy, [member], needs, around)
+        expanded += found.expanded
+        place = _by_uid(grouped, found)
+        if place is None:
+            blocked.add(kind)
+        else:
+            places |= place
+    return (places, expanded, True) if places or gang.satisfied else (None, expanded, complete)
+
+
+def _search(
+    gang: GangRequest,
+    snapshot: Snapshot,
+    policy: Policy,
+    members: Iterable[PodRequest],
+    needs: Mapping[str, Need],
+    fixed: Mapping[str, NDArray[np.int64]],
+) -> tuple[Found, list[list[PodRequest]]]:
+    groups: dict[tuple[object, ...], list[PodRequest]] = {}
+    for member in members:
+        groups.setdefault(_kind(member, needs[member.uid]), []).append(member)
+    grouped = list(groups.values())
+    if any(needs[group[0].uid].missing for group in grouped):
+        return Found(places=None, expanded=0, complete=True), grouped
+    items = [
+        Item(group[0].phase, needs[group[0].uid].row, needs[group[0].uid].accepts, len(group)) for group in grouped
+    ]
+    search = Search(snapshot, items, fixed, gang.bound.us, gang.bound.size_bytes, policy.search_budget)
+    return search.run(), grouped
+
+
+def _kind(member: PodRequest, need: Need) -> tuple[object, ...]:
+    """Members of one kind are interchangeable to the search."""
+    return (member.phase, need.row.tobytes(), need.accepts.tobytes(), need.missing)
+
+
+def _by_uid(grouped: Sequence[Sequence[PodRequest]], found: Found) -> Places | None:
+    if found.places is None:
+        return None
+    return {
+        member.uid: node
+        for group, nodes in zip(grouped, found.places, strict=True)
+        for member, node in zip(group, sorted(nodes), strict=True)
+    }
+
+
+def _partner_nodes(gang: GangRequest, snapshot: Snapshot) -> dict[str, NDArray[np.int64]]:
+    index = snapshot.table.index
+    return {
+        phase: np.array(
+            sorted({index[n] for p in gang.partners if p.phase == phase for n in p.nodes if n in index}),
+            dtype=np.int64,
+        )
+        for phase in PHASES
+    }
+
+
+def _nodes(members: Iterable[PodRequest], places: Places, phase: str) -> NDArray[np.int64]:
+    return np.array([places[m.uid] for m in members if m.phase == phase and m.uid in places], dtype=np.int64)
+
+
+def _assumed(snapshot: Snapshot, members: Iterable[PodRequest], places: Places) -> dict[str, Assumed]:
+    return {m.uid: Assumed(snapshot.table.names[places[m.uid]], m.amounts) for m in members if m.uid in places}
+
+
+def _without_places(gang: GangRequest, snapshot: Snapshot, outcome: str) -> Plan:
+    return Plan(request=gang, outcome=outcome, snapshot_id=snapshot.id, decisions={})
+
+
+def _planned(
+    gang: GangRequest,
+    snapshot: Snapshot,
+    policy: Policy,
+    needs: Mapping[str, Need],
+    fixed: Mapping[str, NDArray[np.int64]],
+    places: Places,
+    expanded: int,
+) -> Plan:
+    table, bound = snapshot.table, gang.bound
+    on_phase = {phase: np.append(fixed[phase], _nodes(gang.members, places, phase)) for phase in PHASES}
+    masks = isochrone_masks(table, on_phase[PREFILL].tolist(), on_phase[DECODE].tolist(), bound.us, bound.size_bytes)
+    sets = {
+        phase: as_requirement(table, mask, _nodes(gang.members, places, phase).tolist())
+        for phase, mask in zip(PHASES, masks, strict=True)
+    }
+    after = snapshot.with_assumed(_assumed(snapshot, gang.members, places))
+    named = _named_places(gang, snapshot, places)
+    decisions: dict[str, Decision] = {}
+    for member in sorted(gang.members, key=lambda m: (m.phase, m.name, m.uid)):
+        partners = named[DECODE if member.phase == PREFILL else PREFILL]
+        now = after.without_assumed([member.uid])
+        need = needs[member.uid]
+        reach = (
+            worst_reach_us(now, [node for _, node in partners], bound.size_bytes)
+            if partners
+            else table.reach.self_us(bound.size_bytes)
+        )
+        judged = judge(now, need, reach, bound, policy)
+        decisions[member.uid] = decision_of(now, member, need, judged, bound, partners, places.get(member.uid))
+    pairs = [d.partner for d in decisions.values() if d.partner]
+    return Plan(
+        request=gang,
+        outcome=Outcome.PLANNED if places else Outcome.HELD,
+        snapshot_id=snapshot.id,
+        decisions=decisions,
+        places={uid: table.names[node] for uid, node in sorted(places.items())},
+        prefill_set=sets[PREFILL],
+        decode_set=sets[DECODE],
+        worst=max(pairs, key=_far) if pairs else None,
+        expanded=expanded,
+    )
+
+
+def _far(pair: PairReach) -> tuple[float, str, str]:
+    return pair.reach.us, pair.prefill, pair.decode
+
+
+def _named_places(gang: GangRequest, snapshot: Snapshot, places: Places) -> dict[str, list[tuple[str, int]]]:
+    """Per phase (pod name, node index) of partners and planned members; an unbound partner counts everywhere."""
+    index = snapshot.table.index
+    named: dict[str, list[tuple[str, int]]] = {phase: [] for phase in PHASES}
+    for partner in gang.partners:
+        named[partner.phase] += [(partner.name, index[n]) for n in partner.nodes if n in index]
+    for member in gang.members:
+        if member.uid in places:
+            named[member.phase].append((member.name, places[member.uid]))
+    return named

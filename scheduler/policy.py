@@ -1,0 +1,27 @@
+"""Weights and limits of a decision, one block, each with its unit and reason."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Defaults that ship. Points add up to 100, so a score means something without a manual."""
+
+    reach_points: float = 60.0
+    """Closeness to the partners; first, because latency is what the user asked for."""
+
+    packing_points: float = 39.99
+    """How full the node's GPUs are afterwards; keeps whole nodes free for wide pods."""
+
+    order_points: float = 0.01
+    """Spread over nodes by name, far less than any real difference: scores stay distinct, since Volcano breaks ties at
+    random and an explanation could then not be repeated."""
+
+    volcano_weight: float = 10.0
+    """Score points are multiplied by this for Volcano, which adds the scores of all plugins unweighted: its own ones
+    differ by tens between nodes of a usual cluster (0 to 100 each), ours by up to 1,000."""
+
+    search_budget: int = 20_000
+    """Placements a plan may try before it answers `undecided`. A count, not a time, so a plan can be repeated."""

@@ -1,0 +1,76 @@
+"""What is asked: one pod, or one gang, as values a plan can be made from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from topology.labels import ALL_PAIRS, DECODE, DEFAULT_REACH_SIZE_BYTES, DEFAULT_REACH_US, PREFILL, REQUIRED
+from topology.objects import PodSpec
+from topology.resources import GPU, Amounts
+
+
+@dataclass(frozen=True, slots=True)
+class PodRequest:
+    """One pod that wants a place. `amounts` is what it takes from a node (cpu in thousandths, the rest whole)."""
+
+    uid: str
+    namespace: str
+    name: str
+    phase: str
+    amounts: Amounts
+    spec: PodSpec = field(default_factory=PodSpec)
+
+    @property
+    def gpus(self) -> int:
+        """Whole GPUs asked for."""
+        return self.amounts.get(GPU, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Partner:
+    """A pod of the gang that already has a place, or may take one of several.
+
+    `nodes` is one name when it is bound; all nodes its own affinity allows when it is released and not yet bound.
+    """
+
+    uid: str
+    name: str
+    phase: str
+    nodes: tuple[str, ...]
+    bound: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ReachBound:
+    """How near the phases must be: one-way p99 microseconds for one message of `size_bytes`."""
+
+    us: float = DEFAULT_REACH_US
+    size_bytes: int = DEFAULT_REACH_SIZE_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class GangRequest:
+    """The pods of one gang that want places, the partners that have them, and what must hold.
+
+    `minimum` is pods per phase over members and partners together: below it the gang is not placed at all.
+    """
+
+    namespace: str
+    name: str
+    members: tuple[PodRequest, ...]
+    partners: tuple[Partner, ...] = ()
+    bound: ReachBound = ReachBound()
+    pairing: str = ALL_PAIRS
+    mode: str = REQUIRED
+    min_prefill: int = 1
+    min_decode: int = 1
+
+    def still_needed(self, phase: str) -> int:
+        """Members of this phase that must be placed for the gang to reach its minimum."""
+        minimum = self.min_prefill if phase == PREFILL else self.min_decode
+        return max(0, minimum - sum(1 for p in self.partners if p.phase == phase))
+
+    @property
+    def satisfied(self) -> bool:
+        """The partners alone reach the minimum: whoever is left joins one by one."""
+        return self.still_needed(PREFILL) == 0 and self.still_needed(DECODE) == 0

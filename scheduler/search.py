@@ -1,0 +1,191 @@
+"""The search for a whole gang: which node for which pod, so that every prefill-decode pair is within the bound.
+
+Rules of this file. (1) Pure: same input, same places. (2) Nodes that can be swapped without changing anything are
+tried once (same kind in the reach model, same free amounts, same acceptance). (3) Complete within its budget: None
+with budget left means that no placement exists. (4) The budget counts placements tried, not time.
+
+It walks depth first: the widest pods first, the first pod in the tightest domain that can hold the whole gang, every
+further pod near those placed, and turns back as soon as the room left inside the bound is too small for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topology.isochrone_sets import near_all
+from topology.labels import DECODE, PREFILL
+from topology.snapshot import Amount2D, Mask, Snapshot, room_for
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """`count` interchangeable pods: one phase, one need (R,), one acceptance mask (N,)."""
+
+    phase: str
+    need: Amount2D
+    accepts: Mask
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Node indices per item, in item order, and how many placements were tried. `complete` is False out of budget."""
+
+    places: tuple[tuple[int, ...], ...] | None
+    expanded: int
+    complete: bool
+
+
+class _Budget:
+    def __init__(self, limit: int) -> None:
+        self.limit, self.spent = limit, 0
+
+    def spend(self) -> bool:
+        self.spent += 1
+        return self.spent <= self.limit
+
+
+class Search:
+    """One search over one snapshot. Build it, call `run` once."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        items: Sequence[Item],
+        fixed: Mapping[str, NDArray[np.int64]],
+        bound_us: float,
+        size_bytes: int,
+        budget: int,
+    ) -> None:
+        table = snapshot.table
+        self._table = table
+        self._items = items
+        self._bound_us, self._size = bound_us, size_bytes
+        self._budget = _Budget(budget)
+        self._free = snapshot.free.copy()
+        gpu = snapshot.gpu_column
+        self._gpu = gpu if gpu is not None else table.column.get("cpu", 0)
+        # Where each phase may still go: within the bound of everything of the other phase that has a place.
+        self._allowed: dict[str, Mask] = {
+            PREFILL: near_all(table, fixed[DECODE], bound_us, size_bytes),
+            DECODE: near_all(table, fixed[PREFILL], bound_us, size_bytes),
+        }
+        self._placed: dict[str, list[int]] = {PREFILL: fixed[PREFILL].tolist(), DECODE: fixed[DECODE].tolist()}
+        # Widest first: a wide pod has the fewest places, so it decides early.
+        self._order = sorted(range(len(items)), key=lambda i: (tuple(-items[i].need), items[i].phase, i))
+        self._queue = [i for i in self._order for _ in range(items[i].count)]
+        self._places: list[list[int]] = [[] for _ in items]
+        self._banned: list[set[int]] = [set() for _ in items]
+
+    def run(self) -> Found:
+        """Search to the end, the first solution, or the budget."""
+        solved = self._enough_room(0) and self._place(0)
+        complete = self._budget.spent <= self._budget.limit
+        places = tuple(tuple(p) for p in self._places) if solved else None
+        return Found(places=places, expanded=self._budget.spent, complete=complete or solved)
+
+    def _place(self, depth: int) -> bool:
+        if depth == len(self._queue):
+            return True
+        item_index = self._queue[depth]
+        item = self._items[item_index]
+        other = DECODE if item.phase == PREFILL else PREFILL
+        refused: list[int] = []
+        for node in self._candidates(depth, item):
+            if node in self._banned[item_index]:
+                continue
+            if not self._budget.spend():
+                break
+            before = self._allowed[other]
+            self._free[node] -= item.need
+            self._allowed[other] = before & (self._table.reach.row_us(node, self._size) <= self._bound_us)
+            self._placed[item.phase].append(node)
+            self._places[item_index].append(node)
+            if self._enough_room(depth + 1) and self._place(depth + 1):
+                return True
+            self._places[item_index].pop()
+            self._placed[item.phase].pop()
+            self._allowed[other] = before
+            self._free[node] += item.need
+            # No solution has a pod of this item here, so its interchangeable siblings need not try again below.
+            refused.append(node)
+            self._banned[item_index].add(node)
+        self._banned[item_index].difference_update(refused)
+        return False
+
+    def _remaining(self, depth: int) -> list[tuple[Item, int]]:
+        counts = np.bincount(np.array(self._queue[depth:], dtype=np.int64), minlength=len(self._items))
+        return [(self._items[i], int(n)) for i, n in enumerate(counts) if n]
+
+    def _enough_room(self, depth: int) -> bool:
+        """A necessary condition: each kind of pod alone, and all GPUs together, fit into what is allowed."""
+        union = np.zeros(len(self._table), dtype=bool)
+        gpus = 0
+        for item, count in self._remaining(depth):
+            mask = self._allowed[item.phase] & item.accepts
+            if not mask.any() or int(room_for(self._free[mask], item.need).sum()) < count:
+                return False
+            union |= mask
+            gpus += int(item.need[self._gpu]) * count if len(item.need) else 0
+        return gpus == 0 or int(np.maximum(self._free[union, self._gpu], 0).sum()) >= gpus
+
+    def _candidates(self, depth: int, item: Item) -> Iterator[int]:
+        mask = self._allowed[item.phase] & item.accepts
+        nodes = np.flatnonzero(mask)
+        nodes = nodes[room_for(self._free[nodes], item.need) > 0]
+        if not len(nodes):
+            return
+        if self._placed[PREFILL] or self._placed[DECODE]:
+            near = self._distance(item.phase)[nodes]
+            left = self._free[nodes, self._gpu] if self._free.shape[1] else np.zeros(len(nodes), dtype=np.int64)
+            order = np.lexsort((nodes, left, near))
+        else:
+            order = self._anchor_order(depth, nodes)
+        seen: set[tuple[int, bytes]] = set()
+        for node in nodes[order].tolist():
+            # Two nodes are the same choice if nothing placed so far and nothing to come tells them apart.
+            if node not in self._placed[PREFILL] and node not in self._placed[DECODE]:
+                key = (int(self._table.reach.kind[node]), self._same(node))
+                if key in seen:
+                    continue
+                seen.add(key)
+            yield node
+
+    def _same(self, node: int) -> bytes:
+        accepted = bytes(int(item.accepts[node]) for item in self._items)
+        allowed = bytes((int(self._allowed[PREFILL][node]), int(self._allowed[DECODE][node])))
+        return b"".join((accepted, allowed, bytes(self._free[node].data)))
+
+    def _distance(self, phase: str) -> NDArray[np.float64]:
+        """Worst reach to the other phase's places; to the own phase's while the other has none."""
+        other = self._placed[DECODE if phase == PREFILL else PREFILL] or self._placed[phase]
+        rows = [self._table.reach.row_us(node, self._size) for node in sorted(set(other))]
+        worst: NDArray[np.float64] = np.max(rows, axis=0)
+        return worst
+
+    def _anchor_order(self, depth: int, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The first pod: tightest domain that can hold everything first, the fullest such domain, then by name."""
+        reach = self._table.reach
+        remaining = self._remaining(depth)
+        free = np.maximum(self._free[:, self._gpu], 0)
+        need = sum(int(item.need[self._gpu]) * count for item, count in remaining)
+        level = np.full(len(self._table), 5, dtype=np.int64)
+        leftover = np.zeros(len(self._table), dtype=np.int64)
+        alone = np.arange(len(self._table))
+        domains: tuple[NDArray[np.integer], ...] = (alone, reach.fabric, reach.leaf, reach.spine, reach.zone)
+        for rank, domain in enumerate(domains):
+            known = domain >= 0
+            size = int(domain.max(initial=0)) + 1
+            fits = known & (level == 5)
+            for item, count in remaining:
+                slots = np.where(item.accepts, room_for(self._free, item.need), 0)
+                fits &= np.bincount(domain[known], weights=slots[known], minlength=size)[domain] >= count
+            room = np.bincount(domain[known], weights=free[known], minlength=size)[domain]
+            fits &= room >= need
+            level[fits] = rank
+            leftover[fits] = room[fits].astype(np.int64) - need
+        return np.lexsort((nodes, free[nodes], leftover[nodes], level[nodes]))

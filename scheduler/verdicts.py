@@ -1,0 +1,50 @@
+"""Why a node is out: a closed enum with numbers, never a sentence (those live in explain.py).
+
+*Filtered* means never as things stand on the node or the request; *exhausted* means later, when room comes.
+The order of the members is the order of severity: a node gets the first that applies, so counts add up to the nodes
+looked at.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+
+class VerdictCode(IntEnum):
+    """One reason for one node. 0 is kept for nodes that are not ruled out."""
+
+    ELIGIBLE = 0
+    NODE_NOT_ACCEPTED = 1  # down, cordoned, tainted, or not selected by the pod itself
+    RESOURCE_MISSING = 2  # the node has none of a resource that is asked for
+    INSUFFICIENT_GPU = 3
+    INSUFFICIENT_MEMORY = 4
+    INSUFFICIENT_OTHER = 5  # cpu, pod count, any other resource
+    REACH_EXCEEDED = 6  # room here, but a partner is, or would have to be, beyond the bound
+    GANG_TOO_LARGE = 7  # room for this pod, not for all that must come with it, within the bound
+
+    @property
+    def exhausted(self) -> bool:
+        """Waiting can help: room may come."""
+        return self in _EXHAUSTED
+
+
+_EXHAUSTED = frozenset(
+    {
+        VerdictCode.INSUFFICIENT_GPU,
+        VerdictCode.INSUFFICIENT_MEMORY,
+        VerdictCode.INSUFFICIENT_OTHER,
+        VerdictCode.GANG_TOO_LARGE,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The nearest miss of one code: which node, what was needed, what it has, in which unit (`us`, `gpus`, ...)."""
+
+    code: VerdictCode
+    node: str
+    need: float
+    have: float
+    unit: str

@@ -1,0 +1,356 @@
+"""The chart as it is rendered, and install.yaml, which is the rendering."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from manifests.render import CHART, INSTALL, find_helm, render
+from scheduler.volcano_conf import stanza
+from topology.labels import ENABLED, GANG, PHASE
+
+Object = dict[str, Any]
+LOCKS = ("requirements.lock", "requirements-runtime.lock")
+
+
+def run_helm(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([find_helm(), *arguments], capture_output=True, text=True, timeout=120, check=False)
+
+
+def template(*settings: str) -> list[Object]:
+    sets = [part for setting in settings for part in ("--set", setting)]
+    done = run_helm("template", "isochrone", str(CHART), "--namespace", "elsewhere", *sets)
+    assert done.returncode == 0, done.stderr
+    return [each for each in yaml.safe_load_all(done.stdout) if each]
+
+
+def installed() -> list[Object]:
+    return [each for each in yaml.safe_load_all(INSTALL.read_text()) if each]
+
+
+def of_kind(kind: str, objects: list[Object]) -> list[Object]:
+    return [each for each in objects if each["kind"] == kind]
+
+
+def named(kind: str, name: str, objects: list[Object]) -> Object:
+    (found,) = [each for each in of_kind(kind, objects) if each["metadata"]["name"] == name]
+    return found
+
+
+def webhooks(objects: list[Object]) -> dict[str, Object]:
+    (configuration,) = of_kind("MutatingWebhookConfiguration", objects)
+    return {each["name"]: each for each in configuration["webhooks"]}
+
+
+def pod_specs(objects: list[Object]) -> Iterator[Object]:
+    for each in objects:
+        if each["kind"] in ("Deployment", "Job"):
+            yield each["spec"]["template"]["spec"]
+
+
+# --- the golden file and the chart's own checks -------------------------------------------------
+
+
+@pytest.mark.e2e
+def test_install_yaml_is_the_rendered_chart() -> None:
+    assert INSTALL.read_text() == render(find_helm()), "run: python -m manifests.render"
+
+
+@pytest.mark.e2e
+def test_helm_lint_has_nothing_to_say() -> None:
+    done = run_helm("lint", "--strict", str(CHART))
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "webhook.replicas=0",
+        "webhook.failurePolicy=Fail",
+        "webhook.timeoutSeconds=31",
+        "webhook.recogniseEverywhere=yes",
+        "webhook.excludeNamespaces={Kube-System}",
+        "controller.replicas=2",
+        "controller.quiet=500",
+        "controller.maxBody=512",
+        "image.pullPolicy=Sometimes",
+        "logLevel=loud",
+        "release.timeoutSeconds=1",
+        "webhok.replicas=2",
+    ],
+)
+def test_a_wrong_value_is_refused(setting: str) -> None:
+    done = run_helm("template", "isochrone", str(CHART), "--set", setting)
+    assert done.returncode != 0
+    assert setting.split("=")[0].split(".")[-1] in done.stderr or "additional properties" in done.stderr.lower()
+
+
+@pytest.mark.e2e
+def test_the_notes_hold_the_stanza_that_the_command_prints() -> None:
+    done = run_helm("install", "isochrone", str(CHART), "--namespace", "elsewhere", "--dry-run=client")
+    assert stanza("http://isochrone-controller.elsewhere.svc:8800") in done.stdout
+
+
+@pytest.mark.e2e
+def test_nothing_is_pinned_to_a_namespace_of_ours() -> None:
+    objects = template("createNamespace=true", "webhook.recogniseEverywhere=true")
+    assert "isochrone-system" not in yaml.safe_dump_all(objects)
+    named("Namespace", "elsewhere", objects)
+
+
+@pytest.mark.e2e
+def test_recognition_everywhere_is_a_third_path_for_unlabelled_gpu_pods() -> None:
+    assert "recognise.isochrone.dev" not in webhooks(installed())
+    hook = webhooks(template("webhook.recogniseEverywhere=true"))["recognise.isochrone.dev"]
+    assert hook["clientConfig"]["service"]["path"] == "/mutate/recognise"
+    assert {"key": ENABLED, "operator": "NotIn", "values": ["true", "false"]} in expressions(hook, "namespaceSelector")
+    assert [each["name"] for each in hook["matchConditions"]] == ["not-placed", "asks-for-gpu"]
+
+
+@pytest.mark.e2e
+def test_the_uninstall_hook_releases_everything_first() -> None:
+    objects = template()
+    job = named("Job", "isochrone-release", objects)
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    spec = job["spec"]["template"]["spec"]
+    assert spec["serviceAccountName"] == "isochrone-release"
+    assert spec["containers"][0]["args"] == ["release", "--all", "--remove-webhook"]
+    assert not of_kind("Job", template("release.onUninstall=false"))
+    check_pods(objects)
+
+
+@pytest.mark.e2e
+def test_the_extender_can_be_closed_to_all_but_volcano() -> None:
+    assert not of_kind("NetworkPolicy", installed())
+    (policy,) = of_kind("NetworkPolicy", template("controller.networkPolicy.enabled=true"))
+    rule = policy["spec"]["ingress"][0]
+    assert rule["from"][0]["namespaceSelector"]["matchLabels"] == {"kubernetes.io/metadata.name": "volcano-system"}
+
+
+@pytest.mark.e2e
+def test_one_webhook_replica_needs_no_disruption_budget() -> None:
+    assert of_kind("PodDisruptionBudget", installed())
+    assert not of_kind("PodDisruptionBudget", template("webhook.replicas=1"))
+
+
+# --- the webhook configuration --------------------------------------------------------------------
+
+
+def expressions(hook: Object, selector: str) -> list[Object]:
+    found: list[Object] = hook[selector]["matchExpressions"]
+    return found
+
+
+def test_the_webhook_sorts_after_volcanos() -> None:
+    (configuration,) = of_kind("MutatingWebhookConfiguration", installed())
+    assert configuration["metadata"]["name"] > "volcano-admission-service-pods-mutate"
+
+
+def test_no_entry_can_stop_a_pod() -> None:
+    hooks = webhooks(installed())
+    assert list(hooks) == ["labelled.isochrone.dev", "gang.isochrone.dev", "namespace.isochrone.dev"]
+    for hook in hooks.values():
+        assert hook["failurePolicy"] == "Ignore"
+        assert hook["timeoutSeconds"] == 3
+        assert hook["sideEffects"] == "None"
+        assert hook["reinvocationPolicy"] == "IfNeeded"
+        assert hook["admissionReviewVersions"] == ["v1"]
+        assert "caBundle" not in hook["clientConfig"]
+        assert hook["rules"] == [
+            {
+                "apiGroups": [""],
+                "apiVersions": ["v1"],
+                "operations": ["CREATE"],
+                "resources": ["pods"],
+                "scope": "Namespaced",
+            }
+        ]
+
+
+def test_system_namespaces_and_opted_out_pods_never_come() -> None:
+    left_out = ["isochrone-system", "kube-system", "volcano-system"]
+    for hook in webhooks(installed()).values():
+        assert {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": left_out} in expressions(
+            hook, "namespaceSelector"
+        )
+        assert {"key": ENABLED, "operator": "NotIn", "values": ["false"]} in expressions(hook, "objectSelector")
+
+
+def test_each_pod_has_at_most_one_entry() -> None:
+    """Over every mix of our two labels, in a namespace that is enabled."""
+    hooks = webhooks(installed())
+    paths = {name: hook["clientConfig"]["service"]["path"] for name, hook in hooks.items()}
+    for labels in ({}, {PHASE: "decode"}, {GANG: "chat"}, {PHASE: "decode", GANG: "chat"}):
+        asked = [name for name, hook in hooks.items() if selects(expressions(hook, "objectSelector"), labels)]
+        assert len(asked) == 1
+        assert paths[asked[0]] == ("/mutate/labelled" if labels else "/mutate/namespace")
+        assert not [
+            name
+            for name, hook in hooks.items()
+            if selects(expressions(hook, "objectSelector"), {**labels, ENABLED: "false"})
+        ]
+
+
+def selects(matches: list[Object], labels: dict[str, str]) -> bool:
+    """A label selector, as the API server reads it."""
+    return all(
+        {
+            "Exists": match["key"] in labels,
+            "DoesNotExist": match["key"] not in labels,
+            "In": labels.get(match["key"]) in match.get("values", ()),
+            "NotIn": labels.get(match["key"]) not in match.get("values", ()),
+        }[match["operator"]]
+        for match in matches
+    )
+
+
+def test_in_enabled_namespaces_only_gpu_pods_come() -> None:
+    hook = webhooks(installed())["namespace.isochrone.dev"]
+    assert {"key": ENABLED, "operator": "In", "values": ["true"]} in expressions(hook, "namespaceSelector")
+    conditions = {each["name"]: each["expression"] for each in hook["matchConditions"]}
+    assert list(conditions) == ["not-placed", "asks-for-gpu"]
+    for part in ("resourceClaims", "initContainers", "nvidia.com/", "contains('gpu')", "isochrone.dev/"):
+        assert part in conditions["asks-for-gpu"]
+
+
+# --- rights ---------------------------------------------------------------------------------------
+
+
+def rights(name: str) -> set[tuple[str, str, str, tuple[str, ...]]]:
+    """(kind of role, group/resource, verb, names) of one process."""
+    return {
+        (role["kind"], f"{group}/{resource}", verb, tuple(rule.get("resourceNames", ())))
+        for role in installed()
+        if role["kind"] in ("Role", "ClusterRole") and role["metadata"]["name"] == name
+        for rule in role["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+
+
+def test_no_right_is_a_wildcard() -> None:
+    for role in of_kind("ClusterRole", installed()) + of_kind("Role", installed()):
+        for rule in role["rules"]:
+            for words in rule.values():
+                assert not [word for word in words if "*" in word and word]
+
+
+def test_the_webhook_may_touch_its_certificate_and_its_configuration() -> None:
+    configuration = ("ClusterRole", "admissionregistration.k8s.io/mutatingwebhookconfigurations")
+    secret = ("isochrone-webhook-cert",)
+    assert rights("isochrone-webhook") == {
+        (*configuration, "get", ("zz-isochrone",)),
+        (*configuration, "patch", ("zz-isochrone",)),
+        ("Role", "/secrets", "get", secret),
+        ("Role", "/secrets", "update", secret),
+        ("Role", "/secrets", "patch", secret),
+        ("Role", "/secrets", "create", ()),
+    }
+
+
+def test_the_controller_changes_pods_podgroups_events_and_its_lease() -> None:
+    changing = {right[1:3] for right in rights("isochrone-controller") if right[2] not in ("get", "list", "watch")}
+    assert changing == {
+        ("/pods", "patch"),
+        ("/pods", "delete"),
+        ("/pods/status", "patch"),
+        ("/events", "create"),
+        ("/events", "patch"),
+        ("scheduling.volcano.sh/podgroups", "create"),
+        ("scheduling.volcano.sh/podgroups", "patch"),
+        ("coordination.k8s.io/leases", "create"),
+        ("coordination.k8s.io/leases", "update"),
+        ("coordination.k8s.io/leases", "patch"),
+    }
+    read = {right[1] for right in rights("isochrone-controller") if right[2] == "watch"}
+    assert read == {
+        "/pods",
+        "/nodes",
+        "apps/deployments",
+        "apps/replicasets",
+        "apps/statefulsets",
+        "leaderworkerset.x-k8s.io/leaderworkersets",
+        "scheduling.volcano.sh/queues",
+        "scheduling.volcano.sh/podgroups",
+        "topology.volcano.sh/hypernodes",
+    }
+
+
+def test_release_opens_gates_makes_podgroups_and_removes_the_webhook() -> None:
+    assert {right[1:] for right in rights("isochrone-release")} == {
+        ("/pods", "get", ()),
+        ("/pods", "list", ()),
+        ("/pods", "patch", ()),
+        ("scheduling.volcano.sh/podgroups", "get", ()),
+        ("scheduling.volcano.sh/podgroups", "create", ()),
+        ("admissionregistration.k8s.io/mutatingwebhookconfigurations", "delete", ("zz-isochrone",)),
+    }
+
+
+# --- pods and labels ------------------------------------------------------------------------------
+
+
+def check_pods(objects: list[Object]) -> None:
+    for spec in pod_specs(objects):
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        assert spec["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+        for container in spec["containers"]:
+            assert container["securityContext"] == {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
+                "capabilities": {"drop": ["ALL"]},
+            }
+            assert container["resources"]["requests"]
+            assert container["resources"]["limits"]["memory"]
+
+
+def test_pods_run_with_nothing_they_do_not_need() -> None:
+    check_pods(installed())
+    controller = named("Deployment", "isochrone-controller", installed())["spec"]
+    assert (controller["replicas"], controller["strategy"]) == (1, {"type": "Recreate"})
+    for spec in pod_specs(installed()):
+        (container,) = spec["containers"]
+        assert container["livenessProbe"]["httpGet"] == {"path": "/livez", "port": "metrics"}
+        assert container["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "metrics"}
+        assert {"name": "metrics", "containerPort": 8081} in container["ports"]
+
+
+def test_services_lead_to_the_ports_that_pods_have() -> None:
+    for service in of_kind("Service", installed()):
+        spec = named("Deployment", service["metadata"]["name"], installed())["spec"]["template"]
+        assert service["spec"]["selector"].items() <= spec["metadata"]["labels"].items()
+        ports = {port["name"] for port in spec["spec"]["containers"][0]["ports"]}
+        assert {port["targetPort"] for port in service["spec"]["ports"]} <= ports
+
+
+def test_every_object_says_what_it_belongs_to() -> None:
+    usual = {"name", "instance", "version", "component", "part-of", "managed-by"}
+    for each in installed():
+        labels = each["metadata"]["labels"]
+        assert {f"app.kubernetes.io/{key}" for key in usual} | {"helm.sh/chart"} <= set(labels)
+        if each["kind"] in ("Deployment", "PodDisruptionBudget"):
+            keys = {key.removeprefix("app.kubernetes.io/") for key in each["spec"]["selector"]["matchLabels"]}
+            assert keys == {"name", "instance", "component"}
+
+
+def test_every_value_is_described() -> None:
+    lines = (CHART / "values.yaml").read_text().splitlines()
+    for before, line in itertools.pairwise(lines):
+        leaf = re.match(r" *[a-zA-Z]+: *\S", line)
+        if leaf and not line.strip().startswith(("#", "requests:", "limits:")):
+            assert before.strip().startswith("# --"), line
+
+
+def test_the_image_has_the_runtime_packages_of_the_lock() -> None:
+    root = Path(INSTALL).parents[1]
+    pins = {name: set(re.findall(r"^([a-z0-9.-]+==\S+)", (root / name).read_text(), re.MULTILINE)) for name in LOCKS}
+    assert pins[LOCKS[1]] < pins[LOCKS[0]], "compile requirements-runtime.lock again"

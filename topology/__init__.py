@@ -1,0 +1,1 @@
+"""Ground floor: what the cluster is. Imports nothing of ours."""

@@ -1,0 +1,121 @@
+"""The isochrone sets of a plan, and how a set is written as one node-label requirement.
+
+A pair of sets (prefill, decode) is sound when every node of one is within the bound of every node of the other. The
+largest sound pair around planned nodes is found by closing: all nodes that every planned prefill node reaches, then all
+nodes that every one of those reaches. The planned nodes are inside by construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topology.labels import ACCELERATOR, HOSTNAME, LEAF, NVLINK_CLIQUE, SPINE, ZONE
+from topology.snapshot import Mask, NodeTable
+
+MAX_HOSTNAMES = 128
+"""At most this many hostnames in one requirement: what an affinity term carries without making pods unwieldy."""
+
+_DOMAIN_KEYS = (ZONE, SPINE, LEAF, NVLINK_CLIQUE, ACCELERATOR)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSet:
+    """A set of nodes as `key In values`, with the nodes it means now."""
+
+    key: str
+    values: tuple[str, ...]
+    nodes: int
+
+    def show(self) -> str:
+        """For people: `topology.kubernetes.io/zone in (z1)`; long lists are cut with a count."""
+        shown = ", ".join(self.values[:3])
+        more = f" and {len(self.values) - 3} more" if len(self.values) > 3 else ""
+        return f"{self.key} in ({shown}{more})"
+
+
+def near_all(table: NodeTable, members: NDArray[np.int64], bound_us: float, size_bytes: int) -> Mask:
+    """Nodes within the bound of every member, shape (N,); all nodes when there are no members."""
+    mask = np.ones(len(table), dtype=bool)
+    if not len(members):
+        return mask
+    # Nodes of one kind have the same row but for their own entries, so two of each kind and every member's reach to
+    # itself say it all: 1,000 members of four kinds cost eight rows.
+    kinds = table.reach.kind[members]
+    for kind in np.unique(kinds):
+        for node in members[kinds == kind][:2]:
+            mask &= table.reach.row_us(int(node), size_bytes) <= bound_us
+    mask[members] &= table.reach.self_us(size_bytes)[members] <= bound_us
+    return mask
+
+
+def nearest_us(table: NodeTable, members: NDArray[np.int64], size_bytes: int) -> NDArray[np.float64]:
+    """Every node's reach to the nearest member, itself included if it is one, shape (N,); infinity without members."""
+    best = np.full(len(table), np.inf)
+    if not len(members):
+        return best
+    kinds = table.reach.kind[members]
+    for kind in np.unique(kinds):
+        for node in members[kinds == kind][:2]:
+            row = table.reach.row_us(int(node), size_bytes)
+            best = np.minimum(best, row)
+    best[members] = np.minimum(best[members], table.reach.self_us(size_bytes)[members])
+    return best
+
+
+def isochrone_masks(
+    table: NodeTable, prefill: Sequence[int], decode: Sequence[int], bound_us: float, size_bytes: int
+) -> tuple[Mask, Mask]:
+    """The larger of the two closures around the planned nodes: (prefill mask, decode mask), each shape (N,).
+
+    With one side empty, that side is everything the other side reaches.
+    """
+    p, d = np.unique(np.array(prefill, dtype=np.int64)), np.unique(np.array(decode, dtype=np.int64))
+
+    def close(first: NDArray[np.int64]) -> tuple[Mask, Mask]:
+        other = near_all(table, first, bound_us, size_bytes)
+        return near_all(table, np.flatnonzero(other), bound_us, size_bytes), other
+
+    pairs = []
+    if len(p):
+        pairs.append(close(p))
+    if len(d):
+        decode_mask, prefill_mask = close(d)
+        pairs.append((prefill_mask, decode_mask))
+    if not pairs:
+        everywhere = np.ones(len(table), dtype=bool)
+        return everywhere, everywhere
+    return max(pairs, key=lambda pair: min(int(pair[0].sum()), int(pair[1].sum())))
+
+
+def as_requirement(table: NodeTable, allowed: Mask, planned: Sequence[int]) -> NodeSet | None:
+    """The allowed nodes as one requirement that holds the planned ones, with as few values as possible.
+
+    A domain label is used when whole domains lie inside the set; else hostnames, the planned nodes first. None when a
+    planned node has no hostname label: it cannot be planned by name.
+    """
+    wanted = sorted(set(planned))
+    best: NodeSet | None = None
+    for key in _DOMAIN_KEYS:
+        group, values = table.label_groups(key)
+        labelled = group >= 0
+        if not wanted or not values or not labelled[wanted].all():
+            continue
+        whole = np.bincount(group[labelled & ~allowed], minlength=len(values)) == 0
+        if not whole[group[wanted]].all() or whole.sum() > MAX_HOSTNAMES:
+            continue
+        covered = int(whole[group[labelled]].sum())
+        if best is None or (covered, -int(whole.sum())) > (best.nodes, -len(best.values)):
+            best = NodeSet(key=key, values=tuple(values[i] for i in np.flatnonzero(whole)), nodes=covered)
+    hostnames = table.hostnames
+    if not all(hostnames[i] for i in wanted):
+        return best
+    room = max(0, MAX_HOSTNAMES - len(wanted))
+    others = [i for i in np.flatnonzero(allowed).tolist() if i not in wanted and hostnames[i]][:room]
+    if best is None or len(wanted) + len(others) > best.nodes:
+        chosen = sorted(hostnames[i] for i in [*wanted, *others])
+        return NodeSet(key=HOSTNAME, values=tuple(chosen), nodes=len(chosen))
+    return best

@@ -1,0 +1,143 @@
+"""Reach: the expected one-way p99 time of one message between two nodes, in microseconds, and how it is made up.
+
+Rules of this file. (1) No shortest path: a node's domains are a chain, so reach is a comparison of integer columns,
+one pass over all nodes at once. (2) Between two nodes the worst GPU pair counts. (3) Reach is symmetric. (4) Every
+value can say how it came about; for now all are modelled, measured ones arrive with the agents and win while fresh.
+
+Model: latency of the narrowest link, plus extra switch tiers, plus message size over that link's bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topology.domains import DomainChain
+from topology.labels import DEFAULT_REACH_SIZE_BYTES, GPU_PRODUCT, RDMA_AVAILABLE, RDMA_CAPABLE, TRANSPORT
+from topology.links import CROSS_ZONE_US, LINKS, SWITCH_HOP_US, TCP_TIER_US, LinkKind
+from topology.objects import Node
+
+NO_DOMAIN = -1
+_NVSWITCH_PRODUCTS = ("SXM", "HBM3", "HGX", "GB200", "GB300", "B200", "B300", "H200", "GH200")
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """One value between two placements. `basis` is `modelled` or `measured 42s ago`; `path` is for people."""
+
+    us: float
+    path: str
+    basis: str = "modelled"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLinks:
+    """What one node's links are like, from its labels and resources."""
+
+    rdma: bool
+    nvswitch: bool
+
+
+def links_of(node: Node) -> NodeLinks:
+    """Transport and inner link kind of a node.
+
+    RDMA is believed when a label or an allocatable RDMA/EFA resource says so, else the slower TCP is assumed. The
+    inner link is NVSwitch for board products known to have one, else PCIe across sockets (its worst GPU pair).
+    """
+    meta = node.metadata
+    said = meta.label(TRANSPORT)
+    if said in ("rdma", "tcp"):
+        rdma = said == "rdma"
+    else:
+        rdma = meta.label(RDMA_CAPABLE) == "true" or meta.label(RDMA_AVAILABLE) == "true"
+        rdma = rdma or any(
+            name.startswith("rdma/") or name == "vpc.amazonaws.com/efa" for name in node.status.allocatable or {}
+        )
+    product = meta.label(GPU_PRODUCT).upper()
+    return NodeLinks(rdma=rdma, nvswitch=any(word in product for word in _NVSWITCH_PRODUCTS))
+
+
+def _codes(values: Sequence[str]) -> NDArray[np.int32]:
+    """Names to integers; the empty name becomes NO_DOMAIN, which never equals another node's."""
+    known: dict[str, int] = {}
+    return np.array([known.setdefault(v, len(known)) if v else NO_DOMAIN for v in values], dtype=np.int32)
+
+
+class ReachModel:
+    """Reach between any two of N nodes, by column index. Immutable; arrays are never written after construction."""
+
+    def __init__(self, chains: Sequence[DomainChain], links: Sequence[NodeLinks]) -> None:
+        self.zone = _codes([c.zone or "/" for c in chains])
+        self.spine = _codes([c.spine for c in chains])
+        self.leaf = _codes([c.leaf for c in chains])
+        self.fabric = _codes([c.fabric for c in chains])
+        self.rdma = np.array([link.rdma for link in links], dtype=bool)
+        self.nvswitch = np.array([link.nvswitch for link in links], dtype=bool)
+        columns = np.stack([self.zone, self.spine, self.leaf, self.fabric, self.rdma, self.nvswitch])
+        # Nodes of one kind can be swapped without changing any reach: a search need try only one of them.
+        self.kind: NDArray[np.int64] = np.unique(columns, axis=1, return_inverse=True)[1].reshape(-1)
+        self._row = lru_cache(maxsize=4096)(self._compute_row)
+
+    def __len__(self) -> int:
+        return len(self.zone)
+
+    def row_us(self, node: int, size_bytes: int) -> NDArray[np.float64]:
+        """Reach from one node to all N nodes (itself included), shape (N,), microseconds. Do not write to it."""
+        return self._row(node, size_bytes)
+
+    def self_us(self, size_bytes: int) -> NDArray[np.float64]:
+        """Reach of every node to itself by its worst GPU pair, shape (N,), microseconds."""
+        nvlink, sys = LINKS[LinkKind.NVLINK], LINKS[LinkKind.PCIE_SYS]
+        return np.where(
+            self.nvswitch,
+            nvlink.latency_us + size_bytes / nvlink.bytes_per_us,
+            sys.latency_us + size_bytes / sys.bytes_per_us,
+        )
+
+    def between(self, a: int, b: int, size_bytes: int) -> Reach:
+        """Reach of one pair with its path in words."""
+        return Reach(us=float(self.row_us(a, size_bytes)[b]), path=self._path(a, b))
+
+    def _compute_row(self, node: int, size_bytes: int) -> NDArray[np.float64]:
+        tcp, rdma = LINKS[LinkKind.TCP], LINKS[LinkKind.RDMA]
+        same_leaf = self._shares(self.leaf, node)
+        same_spine = self._shares(self.spine, node)
+        # Tiers crossed: 0 inside a leaf, 1 inside a spine, 2 beyond (or unknown, which is read as the worse).
+        tiers = np.where(same_leaf, 0, np.where(same_spine, 1, 2))
+        both_rdma = self.rdma & self.rdma[node]
+        over_rdma = rdma.latency_us + (1 + 2 * tiers) * SWITCH_HOP_US + size_bytes / rdma.bytes_per_us
+        over_tcp = tcp.latency_us + tiers * TCP_TIER_US + size_bytes / tcp.bytes_per_us
+        row = np.where(both_rdma, over_rdma, over_tcp)
+        far = self.zone != self.zone[node]
+        beyond_page = max(0, size_bytes - DEFAULT_REACH_SIZE_BYTES)
+        row = np.where(far, CROSS_ZONE_US + beyond_page / tcp.bytes_per_us, row)
+        fabric = LINKS[LinkKind.NVLINK_FABRIC]
+        in_fabric = self._shares(self.fabric, node)
+        row = np.where(in_fabric, fabric.latency_us + SWITCH_HOP_US + size_bytes / fabric.bytes_per_us, row)
+        row[node] = self.self_us(size_bytes)[node]
+        row.setflags(write=False)
+        return row
+
+    def _shares(self, column: NDArray[np.int32], node: int) -> NDArray[np.bool_]:
+        if column[node] == NO_DOMAIN:
+            return np.zeros(len(column), dtype=bool)
+        shared: NDArray[np.bool_] = column == column[node]
+        return shared
+
+    def _path(self, a: int, b: int) -> str:
+        if a == b:
+            return f"same node, {(LinkKind.NVLINK if self.nvswitch[a] else LinkKind.PCIE_SYS).value}"
+        if self.fabric[a] != NO_DOMAIN and self.fabric[a] == self.fabric[b]:
+            return f"same {LinkKind.NVLINK_FABRIC.value}"
+        if self.zone[a] != self.zone[b]:
+            return "other zone, not measured"
+        kind = (LinkKind.RDMA if self.rdma[a] and self.rdma[b] else LinkKind.TCP).value
+        if self.leaf[a] != NO_DOMAIN and self.leaf[a] == self.leaf[b]:
+            return f"same leaf, {kind}"
+        if self.spine[a] != NO_DOMAIN and self.spine[a] == self.spine[b]:
+            return f"same spine, {kind}"
+        return f"same zone, {kind}"

@@ -1,0 +1,83 @@
+"""Amounts: what a pod asks for and what a node has, in one integer form.
+
+`cpu` is in thousandths of a core; everything else is in whole units (bytes, GPUs, pods). Amounts with quantity zero,
+such as our marker resource, are dropped: they ask for nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from topology.bad_input import BadInput
+from topology.labels import NVIDIA_GPU
+from topology.objects import Container, PodSpec
+from topology.units import parse_quantity
+
+CPU, MEMORY, PODS, GPU = "cpu", "memory", "pods", NVIDIA_GPU
+
+Amounts = dict[str, int]
+
+
+def parse_amounts(raw: Mapping[str, str | int | float] | None, field: str) -> Amounts:
+    """A Kubernetes resource list to integers. Raises BadInput naming `field[resource]`."""
+    return {name: parse_quantity(value, f"{field}[{name}]", milli=name == CPU) for name, value in (raw or {}).items()}
+
+
+def _requests(container: Container, field: str) -> Amounts:
+    # Extended resources given only as limits count as requests (Kubernetes defaults them so on creation).
+    return parse_amounts(container.resources.limits, f"{field}.limits") | parse_amounts(
+        container.resources.requests, f"{field}.requests"
+    )
+
+
+def _add(into: Amounts, more: Mapping[str, int]) -> None:
+    for name, amount in more.items():
+        into[name] = into.get(name, 0) + amount
+
+
+def _raise_to(into: Amounts, floor: Mapping[str, int]) -> None:
+    for name, amount in floor.items():
+        into[name] = max(into.get(name, 0), amount)
+
+
+def pod_request(spec: PodSpec) -> Amounts:
+    """What the scheduler must find on one node for this pod, `pods: 1` included.
+
+    Kubernetes' rule: the sum of containers and sidecars, or the largest init step together with the sidecars started
+    before it, whichever is more, plus overhead. Raises BadInput for a quantity that is none.
+    """
+    total: Amounts = {}
+    for i, container in enumerate(spec.containers):
+        _add(total, _requests(container, f"containers[{i}].resources"))
+    sidecars: Amounts = {}
+    peak: Amounts = {}
+    for i, container in enumerate(spec.init_containers or ()):
+        asked = _requests(container, f"initContainers[{i}].resources")
+        if container.restart_policy == "Always":
+            _add(sidecars, asked)
+            _raise_to(peak, sidecars)
+        else:
+            step = dict(sidecars)
+            _add(step, asked)
+            _raise_to(peak, step)
+    _add(total, sidecars)
+    _raise_to(total, peak)
+    _add(total, parse_amounts(spec.overhead, "overhead"))
+    total[PODS] = 1
+    return {name: amount for name, amount in total.items() if amount}
+
+
+def sum_amounts(many: Iterable[Mapping[str, int]]) -> Amounts:
+    """Amounts added up."""
+    total: Amounts = {}
+    for amounts in many:
+        _add(total, amounts)
+    return total
+
+
+def readable_request(spec: PodSpec) -> tuple[Amounts, BadInput | None]:
+    """`pod_request`, or an empty amount and the reason, for callers that must go on with the others."""
+    try:
+        return pod_request(spec), None
+    except BadInput as bad:
+        return {PODS: 1}, bad

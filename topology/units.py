@@ -1,0 +1,123 @@
+"""Quantities in and out: durations, sizes and Kubernetes quantities, and the only functions that print them.
+
+Durations are microseconds (`_us`), sizes are bytes, Kubernetes quantities are integers in the unit the caller
+names (thousandths for cpu, whole units for everything else).
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal, InvalidOperation
+
+from topology.bad_input import BadInput
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|μs|ms|s)")
+_US_PER = {
+    "ns": Decimal("0.001"),
+    "us": Decimal(1),
+    "µs": Decimal(1),
+    "μs": Decimal(1),
+    "ms": Decimal(1000),
+    "s": Decimal(1_000_000),
+}
+_MAX_DURATION_US = 60_000_000
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i))?")
+_FACTOR = {
+    "n": Decimal("1e-9"),
+    "u": Decimal("1e-6"),
+    "m": Decimal("1e-3"),
+    "": Decimal(1),
+    "k": Decimal(10**3),
+    "M": Decimal(10**6),
+    "G": Decimal(10**9),
+    "T": Decimal(10**12),
+    "P": Decimal(10**15),
+    "E": Decimal(10**18),
+    "Ki": Decimal(2**10),
+    "Mi": Decimal(2**20),
+    "Gi": Decimal(2**30),
+    "Ti": Decimal(2**40),
+    "Pi": Decimal(2**50),
+    "Ei": Decimal(2**60),
+}
+_INT64_MAX = 2**63 - 1
+
+
+def parse_duration_us(text: str, field: str) -> float:
+    """`1ms`, `100us`, `1.5ms`, `1ms500us` to microseconds. More than zero, at most one minute.
+
+    Raises BadInput naming `field`.
+    """
+    allowed = 'use a duration such as "1ms", "100us" or "1.5ms", above 0 and at most 60s'
+    total, end = Decimal(0), 0
+    for match in _DURATION.finditer(text):
+        if match.start() != end:
+            break
+        total += Decimal(match[1]) * _US_PER[match[2]]
+        end = match.end()
+    if end == 0 or end != len(text) or not 0 < total <= _MAX_DURATION_US:
+        raise BadInput(field, text, allowed)
+    return float(total)
+
+
+def parse_quantity(text: str | int | float, field: str, *, milli: bool = False) -> int:
+    """A Kubernetes quantity (`4`, `500m`, `80Gi`, `1e3`) to an integer, rounded up as Kubernetes does.
+
+    In thousandths with `milli`. Raises BadInput naming `field` for anything else, negative and overflowing included.
+    """
+    allowed = "use a Kubernetes quantity of 0 or more, such as 4, 500m or 80Gi"
+    match = _QUANTITY.fullmatch(str(text))
+    if match is None:
+        raise BadInput(field, text, allowed)
+    try:
+        value = Decimal(match[1] + (match[2] or "")) * _FACTOR[match[3] or ""]
+    except InvalidOperation as error:
+        raise BadInput(field, text, allowed) from error
+    if milli:
+        value *= 1000
+    whole = int(value.to_integral_value(rounding="ROUND_CEILING"))
+    if not 0 <= whole <= _INT64_MAX:
+        raise BadInput(field, text, allowed)
+    return whole
+
+
+def parse_size_bytes(text: str, field: str) -> int:
+    """A message size such as `64Ki` or `8Mi`: 1 byte to 1 TiB. Raises BadInput naming `field`."""
+    try:
+        size = parse_quantity(text, field)
+    except BadInput:
+        size = 0
+    if not 1 <= size <= 2**40:
+        raise BadInput(field, text, 'use a size such as "64Ki" or "8Mi", at least 1 byte and at most 1Ti')
+    return size
+
+
+def show_us(us: float) -> str:
+    """Microseconds for people, three significant digits: `8.3 us`, `126 us`, `1.00 ms`, `2.00 ms`."""
+    if us < 1000:
+        return f"{us:.3g} us" if us < 99.95 else f"{us:.0f} us"
+    if us < 1_000_000:
+        ms = us / 1000
+        return f"{ms:.2f} ms" if ms < 10 else f"{ms:.1f} ms" if ms < 100 else f"{ms:.0f} ms"
+    return f"{us / 1_000_000:.2f} s"
+
+
+def show_bytes(size: float) -> str:
+    """Bytes for people: `64 KiB`, `38.0 GiB`."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if size == int(size) and unit != "GiB" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def show_age(seconds: float) -> str:
+    """An age for people: `0.4s`, `42s`, `5m10s`, `3h2m`."""
+    if seconds < 10:
+        return f"{max(seconds, 0):.1f}s"
+    whole = int(seconds)
+    if whole < 120:
+        return f"{whole}s"
+    if whole < 7200:
+        return f"{whole // 60}m{whole % 60}s"
+    return f"{whole // 3600}h{whole % 3600 // 60}m"

@@ -70,8 +70,8 @@ def webhook() -> None:
 @app.command()
 def controller() -> None:
     """Hold and release gangs, and answer Volcano's scheduler. Settings come from ISOCHRONE_* variables."""
-    from admission.controller_main import ControllerSettings, serve
-    from admission.settings import load
+    from admission.controller_main import serve
+    from admission.settings import ControllerSettings, load
 
     asyncio.run(serve(load(ControllerSettings)))
 
@@ -105,7 +105,8 @@ def release(
 
 async def _release(namespace: str | None, gang: str, pods: list[str], remove_webhook: bool, kubeconfig: str) -> int:
     from admission.release import release as let_go
-    from topology.kube_api import ApiFailure, KubeApi
+    from topology.kube_api import KubeApi
+    from topology.kube_errors import ApiFailure
 
     try:
         async with await KubeApi.connect(kubeconfig or None) as api:

@@ -19,11 +19,14 @@ from urllib.parse import quote
 
 import msgspec
 
-from topology.kube_api import ApiError, ApiFailure, KubeApi
+from admission.pod_group import API_VERSION
+from admission.release_patch import release_patch
+from topology.kube_api import KubeApi
+from topology.kube_errors import ApiError, ApiFailure
 from topology.labels import GANG, GATE, GROUP_NAME, QUEUE_NAME
 from topology.objects import ListPage, Pod
 
-PODGROUPS: Final = "/apis/scheduling.volcano.sh/v1beta1/namespaces/{}/podgroups"
+PODGROUPS: Final = f"/apis/{API_VERSION}/namespaces/{{}}/podgroups"
 WEBHOOKS: Final = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{}"
 WEBHOOK_CONFIGURATION: Final = "zz-isochrone"
 
@@ -155,9 +158,9 @@ async def _ensure_group(api: KubeApi, namespace: str, group: str, pod: Pod, say:
     if pod.spec.priority_class_name:
         spec["priorityClassName"] = pod.spec.priority_class_name
     wanted = {
-        "apiVersion": "scheduling.volcano.sh/v1beta1",
+        "apiVersion": API_VERSION,
         "kind": "PodGroup",
-        "metadata": {"name": group, "namespace": namespace},
+        "metadata": {"name": group, "namespace": namespace, "labels": {"app.kubernetes.io/managed-by": "isochrone"}},
         "spec": spec,
     }
     shown = f"{namespace}/{quote(group, safe='')}"
@@ -183,22 +186,15 @@ async def _release_one(api: KubeApi, pod: Pod, limit: asyncio.Semaphore, say: Sa
 
 
 async def _open_gate(api: KubeApi, pod: Pod) -> str:
-    """Removes our gate and no other. The tests make a moved index or a replaced pod fail instead of doing harm."""
+    """Removes our gate and no other; a gate that moved or a pod that was replaced fails the patch and is read again."""
     meta = pod.metadata
     path = f"/api/v1/namespaces/{quote(meta.namespace, safe='')}/pods/{quote(meta.name, safe='')}"
     for attempt in range(_TRIES):
-        names = [gate.name for gate in pod.spec.scheduling_gates or ()]
-        if GATE not in names:
+        if not pod.has_gate(GATE):
             return "was released already"
-        gate = f"/spec/schedulingGates/{names.index(GATE)}"
-        ops = [
-            {"op": "test", "path": "/metadata/uid", "value": meta.uid},
-            {"op": "test", "path": f"{gate}/name", "value": GATE},
-            {"op": "remove", "path": gate},
-        ]
         try:
-            await api.patch_json(path, ops)
-            left = [name for name in names if name != GATE]
+            await api.patch_json(path, release_patch(pod, None, {}))
+            left = [gate.name for gate in pod.spec.scheduling_gates or () if gate.name != GATE]
             return "released" if not left else f"released by us, still held by {', '.join(left)}"
         except ApiError as error:
             if error.not_found:

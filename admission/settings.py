@@ -75,7 +75,7 @@ def _log_level(value: object) -> str:
     return level
 
 
-Listen = Annotated[HostPort, BeforeValidator(_host_port)]
+Listen = Annotated[HostPort, NoDecode, BeforeValidator(_host_port)]
 DurationUs = Annotated[float, BeforeValidator(_duration_us)]
 SizeBytes = Annotated[int, BeforeValidator(_size_bytes)]
 KubeName = Annotated[str, BeforeValidator(_name)]
@@ -106,6 +106,16 @@ class WebhookSettings(IsochroneSettings):
     webhook_configuration: KubeName = "zz-isochrone"
     extra_names: HostNames = ()  # more names or addresses for the certificate
     drain: DurationUs = 5_000_000.0  # how long it still answers after it stopped being ready
+
+
+class ControllerSettings(IsochroneSettings):
+    """`isochrone controller`."""
+
+    extender_listen: Listen = HostPort("0.0.0.0", 8800)  # noqa: S104  # Volcano's scheduler comes from another pod
+    health_listen: Listen = HostPort("0.0.0.0", 8081)  # noqa: S104  # the kubelet and Prometheus come from outside
+    quiet: DurationUs = 500_000.0  # a gang is looked at when no pod of it came for this long
+    max_body: SizeBytes = 512 * 2**20  # of a call from Volcano's scheduler
+    partner_after: DurationUs = 60_000_000.0  # a gang with one phase alone says so after this long
 
 
 Settings = TypeVar("Settings", bound=BaseSettings)

@@ -105,17 +105,29 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
+class Remedy:
+    """One change that was tried on the snapshot and made the gang fit: `amount` of `unit` freed on `node`, or the bound
+    raised to `amount` microseconds (no node then)."""
+
+    amount: float
+    unit: str
+    node: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Shortfall:
     """Why a whole gang has no plan, in numbers.
 
-    `closest`: the nearest pair of nodes with room for one pod of each phase. `best_gpus` of `needed_gpus`: the most
-    free GPUs inside any one isochrone, named by `best_where`.
+    `closest`: the nearest pair of nodes with room for one pod of each phase, or with room on one and a partner on the
+    other; of two phases the one that is worse off. `best_gpus` of `needed_gpus`: the most free GPUs within the bound
+    of any one node, named by `best_where`. `remedies`: what was tried and would help.
     """
 
     needed_gpus: int
     closest: PairReach | None = None
     best_gpus: int = 0
     best_where: str = ""
+    remedies: tuple[Remedy, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

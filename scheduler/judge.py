@@ -79,50 +79,84 @@ def judge(
         short = free[:, column] < need.row[column]
         codes[short] = _BY_RESOURCE.get(snapshot.table.resources[column], VerdictCode.INSUFFICIENT_OTHER)
         short_of[short] = column
+    for column in order:
+        # After all shortages: a node that has none of something does not get it by waiting.
         absent = snapshot.table.allocatable[asked, column] == 0
         codes[absent] = VerdictCode.RESOURCE_MISSING
+        short_of[absent] = column
     if need.missing:
         codes[:] = VerdictCode.RESOURCE_MISSING
+        short_of[:] = -1
     codes[~need.accepts[asked]] = VerdictCode.NODE_NOT_ACCEPTED
     fits = (codes == VerdictCode.ELIGIBLE) | (codes == VerdictCode.REACH_EXCEEDED)
     scored = Scored(snapshot, asked, need.row, reach_us[asked], bound.us, policy, fits)
     return Judged(nodes=asked, codes=codes, short_of=short_of, scored=scored)
 
 
-def nearest_misses(snapshot: Snapshot, judged: Judged, need: Need, bound: ReachBound) -> Mapping[VerdictCode, Verdict]:
-    """Per verdict the node that came closest, with the numbers that make the gap. Ties go to the first name."""
+def nearest_misses(
+    snapshot: Snapshot, judged: Judged, need: Need, bound: ReachBound, partners: Sequence[tuple[str, int]] = ()
+) -> Mapping[VerdictCode, Verdict]:
+    """Per verdict the node that came closest, with the numbers that make the gap. Ties go to the first name.
+
+    `partners`, if any, are those that the reach was judged by.
+    """
     table = snapshot.table
     misses: dict[VerdictCode, Verdict] = {}
-    within = judged.scored.reach_us <= bound.us
+    absent = np.flatnonzero(judged.codes == VerdictCode.RESOURCE_MISSING.value)
+    if len(absent):
+        # Named only if it is the same resource everywhere; the phrase counts all of these nodes.
+        columns = np.unique(judged.short_of[absent])
+        name = need.missing[0] if need.missing else table.resources[columns[0]] if len(columns) == 1 else ""
+        code = VerdictCode.RESOURCE_MISSING
+        misses[code] = Verdict(code, table.names[judged.nodes[absent[0]]], 1.0, 0.0, name)
     for code in (VerdictCode.INSUFFICIENT_GPU, VerdictCode.INSUFFICIENT_MEMORY, VerdictCode.INSUFFICIENT_OTHER):
-        # A node in reach that lacks room is the better answer to "what would help" than one that is also far.
-        at = np.flatnonzero((judged.codes == code) & within)
-        if not len(at):
-            at = np.flatnonzero(judged.codes == code)
-        if not len(at):
-            continue
-        columns = judged.short_of[at]
-        have = snapshot.free[judged.nodes[at], columns]
-        best = int(np.argmin((need.row[columns] - have) / np.maximum(need.row[columns], 1)))
-        name = table.resources[columns[best]]
-        misses[code] = Verdict(
-            code,
-            table.names[judged.nodes[at[best]]],
-            float(need.row[columns[best]]),
-            float(max(have[best], 0)),
-            _UNITS.get(name, name),
-        )
-    far = np.flatnonzero(judged.codes == VerdictCode.REACH_EXCEEDED)
+        at = np.flatnonzero(judged.codes == code.value)
+        if len(at):
+            misses[code] = _shortage(snapshot, judged, need, bound, code, at)
+    far = np.flatnonzero(judged.codes == VerdictCode.REACH_EXCEEDED.value)
     if len(far) and np.isfinite(judged.scored.reach_us[far]).any():
         at_best = far[int(np.argmin(judged.scored.reach_us[far]))]
+        node = int(judged.nodes[at_best])
+        partner, reach = "", None
+        if partners:
+            partner, other = _farthest(snapshot, node, partners, bound)
+            reach = table.reach.between(node, other, bound.size_bytes)
         misses[VerdictCode.REACH_EXCEEDED] = Verdict(
             VerdictCode.REACH_EXCEEDED,
-            table.names[judged.nodes[at_best]],
+            table.names[node],
             bound.us,
             float(judged.scored.reach_us[at_best]),
             "us",
+            suffices=True,
+            partner=partner,
+            reach=reach,
         )
     return misses
+
+
+def _shortage(
+    snapshot: Snapshot, judged: Judged, need: Need, bound: ReachBound, code: VerdictCode, at: NDArray[np.int64]
+) -> Verdict:
+    """The closest of the nodes `at` (positions) that lack room: one where the gap alone is in the way, before one that
+    is in reach, before the smallest gap."""
+    table = snapshot.table
+    nodes, columns = judged.nodes[at], judged.short_of[at]
+    free = snapshot.free[nodes]
+    have, asked = snapshot.free[nodes, columns], need.row[columns]
+    within = judged.scored.reach_us[at] <= bound.us
+    alone = ((free < need.row) & (need.row > 0)).sum(axis=1) == 1
+    suffices = within & alone & (table.allocatable[nodes, columns] >= asked)
+    gap = (asked - np.maximum(have, 0)) / np.maximum(asked, 1)
+    best = int(np.lexsort((nodes, gap, ~within, ~suffices))[0])
+    name = table.resources[columns[best]]
+    return Verdict(
+        code,
+        table.names[nodes[best]],
+        float(asked[best]),
+        float(max(have[best], 0)),
+        _UNITS.get(name, name),
+        suffices=bool(suffices[best]),
+    )
 
 
 def decision_of(
@@ -160,7 +194,7 @@ def decision_of(
         node_count=len(judged.nodes),
         eligible=int(counts[VerdictCode.ELIGIBLE]),
         ruled_out={c: int(counts[c]) for c in VerdictCode if c is not VerdictCode.ELIGIBLE and counts[c]},
-        nearest=nearest_misses(snapshot, judged, need, bound),
+        nearest=nearest_misses(snapshot, judged, need, bound, partners),
         ranked=ranked,
         chosen=None if chosen is None else table.names[chosen],
         partner=pair,

@@ -11,16 +11,19 @@ decision core.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.decision import Decision, Outcome, PairReach, Plan
 from scheduler.judge import Need, decision_of, judge, need_of, worst_reach_us
+from scheduler.minimum import choices
 from scheduler.policy import Policy
-from scheduler.request import GangRequest, PodRequest
+from scheduler.request import GangRequest, PodRequest, ReachBound
 from scheduler.search import Found, Item, Search
 from scheduler.shortfall import held_decisions, shortfall_of
+from scheduler.what_if import WHAT_IF_SHARE, remedies
 from topology.isochrone_sets import as_requirement, isochrone_masks
 from topology.labels import DECODE, PHASES, PREFILL
 from topology.snapshot import Assumed, Snapshot
@@ -42,12 +45,22 @@ def plan(gang: GangRequest, snapshot: Snapshot, policy: Policy | None = None) ->
     places, expanded, complete = _place(gang, snapshot, policy, members, needs, fixed)
     if places is None:
         outcome = Outcome.HELD if complete else Outcome.UNDECIDED
+        decisions = held_decisions(gang, snapshot, policy, needs, fixed)
+        shortfall = shortfall_of(gang, snapshot, needs, fixed)
+        if outcome == Outcome.HELD:
+            trial = replace(policy, search_budget=policy.search_budget // WHAT_IF_SHARE)
+
+            def fits(what_if: Snapshot, bound: ReachBound) -> bool:
+                asked = replace(gang, bound=bound)
+                return bool(_minimum(asked, what_if, trial, members, needs, fixed)[0])
+
+            shortfall = replace(shortfall, remedies=remedies(gang, snapshot, decisions, fits))
         return Plan(
             request=gang,
             outcome=outcome,
             snapshot_id=snapshot.id,
-            decisions=held_decisions(gang, snapshot, policy, needs, fixed),
-            shortfall=shortfall_of(gang, snapshot, needs, fixed),
+            decisions=decisions,
+            shortfall=shortfall,
             expanded=expanded,
         )
     return _planned(gang, snapshot, policy, needs, fixed, places, expanded)
@@ -67,18 +80,13 @@ def _place(
     places = _by_uid(grouped, found)
     if places is not None:
         return places, expanded, True
-    core = [m for phase in PHASES for m in [m for m in members if m.phase == phase][: gang.still_needed(phase)]]
-    if len(core) == len(members):
+    if len(members) == sum(gang.still_needed(phase) for phase in PHASES):
         return None, expanded, complete
-    places = {}
-    if core:
-        found, grouped = _search(gang, snapshot, policy, core, needs, fixed)
-        expanded += found.expanded
-        by_uid = _by_uid(grouped, found)
-        if by_uid is None:
-            return None, expanded, found.complete
-        places = by_uid
-    chosen = {m.uid for m in core}
+    places, more, complete = _minimum(gang, snapshot, policy, members, needs, fixed)
+    expanded += more
+    if places is None:
+        return None, expanded, complete
+    chosen = set(places)
     blocked: set[tuple[object, ...]] = set()
     # One of each phase in turn, so that what fits beyond the minimum stays balanced.
     turn: dict[str, int] = dict.fromkeys(PHASES, 0)
@@ -100,7 +108,34 @@ def _place(
             blocked.add(kind)
         else:
             places |= place
-    return (places, expanded, True) if places or gang.satisfied else (None, expanded, complete)
+    return places, expanded, True
+
+
+def _minimum(
+    gang: GangRequest,
+    snapshot: Snapshot,
+    policy: Policy,
+    members: Sequence[PodRequest],
+    needs: Mapping[str, Need],
+    fixed: Mapping[str, NDArray[np.int64]],
+) -> tuple[Places | None, int, bool]:
+    """Places for the minimum alone, by the first choice of members that has some; nobody if nobody is needed.
+
+    Which members make up the minimum matters only where they differ; choices are then tried in the order of names.
+    """
+    if gang.satisfied:
+        return {}, 0, True
+    expanded, complete = 0, True
+    for core in choices(gang, members, {m.uid: _kind(m, needs[m.uid]) for m in members}):
+        left = policy.search_budget - expanded
+        if core is None or left <= 0:
+            return None, expanded, False
+        found, grouped = _search(gang, snapshot, replace(policy, search_budget=left), core, needs, fixed)
+        expanded += found.expanded
+        complete = complete and found.complete
+        if (places := _by_uid(grouped, found)) is not None:
+            return places, expanded, True
+    return None, expanded, complete
 
 
 def _search(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from scheduler.decision import Decision, PairReach, Shortfall
 from scheduler.judge import Judged, Need, decision_of, has_room, judge, worst_reach_us
 from scheduler.policy import Policy
-from scheduler.request import GangRequest, ReachBound
+from scheduler.request import GangRequest, PodRequest, ReachBound
 from scheduler.verdicts import VerdictCode
 from topology.isochrone_sets import as_requirement, near_all, nearest_us
 from topology.labels import DECODE, PHASES, PREFILL
-from topology.snapshot import Mask, Snapshot
+from topology.snapshot import Mask, NodeTable, Snapshot
 
 
 def _other(phase: str) -> str:
@@ -53,25 +53,35 @@ def held_decisions(
     """A decision per member of a gang that has no plan: no node is eligible, and each says why."""
     room = _room_by_phase(gang, snapshot, needs)
     reach = {phase: _reach_to_others(snapshot, phase, gang.bound, room, fixed) for phase in PHASES}
+    index = snapshot.table.index
+    partners = {
+        phase: [(p.name, index[n]) for p in gang.partners if p.phase == phase for n in p.nodes if n in index]
+        for phase in PHASES
+    }
     decisions = {}
     for member in sorted(gang.members, key=lambda m: (m.phase, m.name, m.uid)):
         need = needs[member.uid]
         judged = judge(snapshot, need, reach[member.phase], gang.bound, policy)
         codes = judged.codes.copy()
-        # A node that passes alone is out because all that must come together does not fit around it.
-        codes[codes == VerdictCode.ELIGIBLE] = VerdictCode.GANG_TOO_LARGE
+        # A node that passes alone is out because all that must come together does not fit around it. So is one where
+        # the other phase has room nowhere: that is not a matter of distance.
+        nowhere = (codes == VerdictCode.REACH_EXCEEDED.value) & np.isinf(reach[member.phase])
+        codes[(codes == VerdictCode.ELIGIBLE.value) | nowhere] = VerdictCode.GANG_TOO_LARGE
         judged = Judged(judged.nodes, codes, judged.short_of, judged.scored)
-        decisions[member.uid] = decision_of(snapshot, member, need, judged, gang.bound, ())
+        decisions[member.uid] = decision_of(snapshot, member, need, judged, gang.bound, partners[_other(member.phase)])
     return decisions
 
 
 def _closest(
     gang: GangRequest, snapshot: Snapshot, room: Mapping[str, Mask], fixed: Mapping[str, NDArray[np.int64]]
 ) -> PairReach | None:
-    """The pair of nodes nearest to the bound: room for a member on one, a partner or room for one on the other."""
+    """The nearest pair of nodes: room for a member on one, the farthest partner or room for one on the other.
+
+    Of two phases that need places the worse off counts: its nearest pair is what keeps the gang apart.
+    """
     table, size = snapshot.table, gang.bound.size_bytes
     found: list[PairReach] = []
-    for phase in PHASES:
+    for phase in [phase for phase in PHASES if gang.still_needed(phase)] or PHASES:
         here = np.flatnonzero(room[phase])
         reach = _reach_to_others(snapshot, phase, gang.bound, room, fixed)
         if not len(here) or not np.isfinite(reach[here]).any():
@@ -82,36 +92,67 @@ def _closest(
         other = int(others[int(np.argmax(row) if len(fixed[_other(phase)]) else np.argmin(row))])
         pair = (node, other) if phase == PREFILL else (other, node)
         found.append(PairReach(table.names[pair[0]], table.names[pair[1]], table.reach.between(node, other, size)))
-    return min(found, key=lambda p: (p.reach.us, p.prefill, p.decode)) if found else None
+    return max(found, key=lambda p: (p.reach.us, p.prefill, p.decode)) if found else None
 
 
 def shortfall_of(
     gang: GangRequest, snapshot: Snapshot, needs: Mapping[str, Need], fixed: Mapping[str, NDArray[np.int64]]
 ) -> Shortfall:
-    """The gap of the whole gang: the closest pair with room, and the most free GPUs inside one isochrone."""
-    table, bound = snapshot.table, gang.bound
+    """The gap of the whole gang: the closest pair with room, and the most free GPUs within the bound of one node."""
     room = _room_by_phase(gang, snapshot, needs)
-    core = [
-        m for phase in PHASES for m in [m for m in gang.members if m.phase == phase][: gang.still_needed(phase)]
-    ] or list(gang.members)
-    needed = sum(m.gpus for m in core)
-    best_gpus, best_where = 0, ""
-    gpu = snapshot.gpu_column
-    if gpu is not None and needed:
-        usable = np.zeros(len(table), dtype=bool)
-        for member in core:
-            usable |= has_room(snapshot, needs[member.uid])
-        free = np.where(usable, np.maximum(snapshot.free[:, gpu], 0), 0)
-        partners = np.unique(np.concatenate([fixed[phase] for phase in PHASES]))
-        around = np.flatnonzero(usable)
-        first = np.unique(table.reach.kind[around], return_index=True)[1]
-        for centre in partners.tolist() or around[np.sort(first)].tolist():
-            near = near_all(table, np.append(partners, centre), bound.us, bound.size_bytes)
-            gpus = int(free[near].sum())
-            if gpus > best_gpus:
-                best_gpus = gpus
-                where = as_requirement(table, near, [centre] if near[centre] else [])
-                best_where = where.show() if where else table.names[centre]
+    core = [member for phase in PHASES for member in _narrowest(gang, phase)]
+    best_gpus, best_where = _most_gpus(gang, snapshot, {m.phase for m in core}, room, fixed)
     return Shortfall(
-        needed_gpus=needed, closest=_closest(gang, snapshot, room, fixed), best_gpus=best_gpus, best_where=best_where
+        needed_gpus=sum(m.gpus for m in core),
+        closest=_closest(gang, snapshot, room, fixed),
+        best_gpus=best_gpus,
+        best_where=best_where,
     )
+
+
+def _narrowest(gang: GangRequest, phase: str) -> list[PodRequest]:
+    """The members that would make up the minimum of a phase with the fewest GPUs."""
+    return sorted((m for m in gang.members if m.phase == phase), key=lambda m: m.gpus)[: gang.still_needed(phase)]
+
+
+def _most_gpus(
+    gang: GangRequest,
+    snapshot: Snapshot,
+    phases: Collection[str],
+    room: Mapping[str, Mask],
+    fixed: Mapping[str, NDArray[np.int64]],
+) -> tuple[int, str]:
+    """The most free GPUs, on nodes with room for a member, within the bound of one node, and that surrounding in words.
+
+    With partners it is the nodes that they allow, since their places are given; those have no words.
+    """
+    table, bound, gpu = snapshot.table, gang.bound, snapshot.gpu_column
+    if gpu is None or not phases:
+        return 0, ""
+    usable = np.logical_or.reduce([room[phase] for phase in phases])
+    free = np.where(usable, np.maximum(snapshot.free[:, gpu], 0), 0)
+    partners = np.unique(np.concatenate([fixed[phase] for phase in PHASES]))
+    if len(partners):
+        # A phase that comes is bound to the partners of the other one only.
+        allowed = [near_all(table, fixed[_other(p)], bound.us, bound.size_bytes) & room[p] for p in sorted(phases)]
+        return int(free[np.logical_or.reduce(allowed)].sum()), ""
+    best, where = 0, None
+    for centre in _centres(table, np.flatnonzero(usable), free):
+        near = near_all(table, np.array([centre]), bound.us, bound.size_bytes)
+        if (gpus := int(free[near].sum())) > best:
+            best, where = gpus, as_requirement(table, near, [centre] if near[centre] else [])
+            # The words may cover less than the nodes (whole domains only, or too many names): then there are none.
+            if where is not None and where.nodes < int(near.sum()):
+                where = None
+    return best, where.show() if where is not None else ""
+
+
+def _centres(table: NodeTable, nodes: NDArray[np.int64], free: NDArray[np.int64]) -> list[int]:
+    """Nodes whose surroundings cover every case: of each kind the fullest and the emptiest, since nodes of one kind
+    have the same surroundings but for themselves."""
+    kinds = table.reach.kind[nodes]
+    centres: set[int] = set()
+    for kind in np.unique(kinds):
+        alike = nodes[kinds == kind]
+        centres |= {int(alike[np.argmin(free[alike])]), int(alike[np.argmax(free[alike])])}
+    return sorted(centres)

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
+from topology.reach import Reach
+
 
 class VerdictCode(IntEnum):
     """One reason for one node. 0 is kept for nodes that are not ruled out."""
@@ -41,10 +43,17 @@ _EXHAUSTED = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The nearest miss of one code: which node, what was needed, what it has, in which unit (`us`, `gpus`, ...)."""
+    """The nearest miss of one code: which node, what was needed, what it has, in which unit (`us`, `gpus`, ...).
+
+    `suffices`: this gap is all that keeps one pod off the node, so "free 2 GPUs" would be true advice for it.
+    `partner` and `reach`: from whom the node is too far, and how that is known, where a partner has a place.
+    """
 
     code: VerdictCode
     node: str
     need: float
     have: float
     unit: str
+    suffices: bool = False
+    partner: str = ""
+    reach: Reach | None = None

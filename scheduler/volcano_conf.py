@@ -80,7 +80,7 @@ def _tiers(conf_text: str) -> list[list[Plugin]]:
         conf = _load(texts[0])
     tiers = conf.get("tiers")
     if not isinstance(tiers, list) or not tiers:
-        raise BadInput("tiers", type(tiers).__name__, _A_CONF)
+        raise BadInput("tiers", _kind(tiers), _A_CONF)
     return [_plugins(tier) for tier in tiers]
 
 
@@ -92,7 +92,7 @@ def _load(text: str) -> Mapping[str, Any]:
         where = f"not YAML at line {mark.line + 1}" if mark else "not YAML"
         raise BadInput("the configuration", where, _A_CONF) from None
     if not isinstance(loaded, Mapping):
-        raise BadInput("the configuration", type(loaded).__name__, _A_CONF)
+        raise BadInput("the configuration", _kind(loaded), _A_CONF)
     return loaded
 
 
@@ -101,8 +101,14 @@ def _plugins(tier: object) -> list[Plugin]:
     if not isinstance(plugins, list) or not all(
         isinstance(plugin, Mapping) and isinstance(plugin.get("name"), str) for plugin in plugins
     ):
-        raise BadInput("plugins of a tier", type(plugins).__name__, "each must be a list of plugins with a name")
+        raise BadInput("plugins of a tier", _kind(plugins), "it must be a list of plugins with a name each")
     return plugins
+
+
+def _kind(value: object) -> str:
+    """What a person would call it; never the value itself, which may be endless."""
+    names = {dict: "a mapping", list: "a list", str: "text", bool: "a switch", int: "a number", float: "a number"}
+    return names.get(type(value), "a date") if value else "empty"
 
 
 def _arguments(plugin: Plugin) -> Mapping[str, Any]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 import re
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
@@ -26,6 +27,8 @@ import msgspec
 from topology.clock import monotonic_s, rfc3339_seconds, wall_time_s
 from topology.kube_api import KubeApi
 from topology.kube_errors import ApiError, ApiFailure
+
+log = logging.getLogger(__name__)
 
 NORMAL: Final = "Normal"
 WARNING: Final = "Warning"
@@ -76,7 +79,7 @@ class _Waiting:
 
 @dataclass(slots=True)
 class _Known:
-    accepted_s: float  # monotonic: when it last passed the window
+    accepted_s: float | None  # monotonic: when it last passed the window; None: that one was not written after all
     count: int = 0  # as the server has it; 0: not written by this process yet
 
 
@@ -146,7 +149,7 @@ class EventSink:
             self.suppressed += 1
             return
         known = self._known.get(name)
-        if known is not None and known.accepted_s > 0 and now_s - known.accepted_s < window_s:
+        if known is not None and known.accepted_s is not None and now_s - known.accepted_s < window_s:
             self.suppressed += 1
             return
         if len(self._waiting) >= self._settings.queued and not (urgent and self._give_up_one()):
@@ -172,6 +175,9 @@ class EventSink:
             except ApiFailure as error:
                 self.dropped[_why(error)] += 1
                 self._forget_acceptance(waiting.name)
+            except Exception:  # an Event is a side effect: not even a mistake of ours may end it
+                self.dropped["bug"] += 1
+                log.exception("an Event %s about %s was not written", waiting.reason, waiting.involved.name)
             if not self._waiting:
                 self._idle.set()
 
@@ -194,9 +200,9 @@ class EventSink:
         return True
 
     def _remember(self, name: str, now_s: float) -> None:
-        known = self._known.get(name)
-        if known is None or now_s - known.accepted_s > self._settings.forget_after_s:
-            known = self._known[name] = _Known(now_s)
+        known = self._known.setdefault(name, _Known(None))
+        if known.accepted_s is not None and now_s - known.accepted_s > self._settings.forget_after_s:
+            known.count = 0
         known.accepted_s = now_s
         self._known.move_to_end(name)
         while len(self._known) > self._settings.remembered:
@@ -205,7 +211,7 @@ class EventSink:
     def _forget_acceptance(self, name: str) -> None:
         """It was not written after all: the next repeat may try at once."""
         if (known := self._known.get(name)) is not None:
-            known.accepted_s = 0.0
+            known.accepted_s = None
 
     async def _next(self) -> _Waiting | None:
         """The next to write: urgent ones first, others once no decision is under way or they waited long enough."""

@@ -121,7 +121,7 @@ class Informer(Generic[T]):
         self._rng = rng or random.Random()  # noqa: S311  # jitter, not secrecy
         selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
         self._selectors = {name: value for name, value in selectors.items() if value}
-        self._version = ""
+        self._version, self._doubtful = "", False
         self._failures, self._failed_s = 0, 0.0
         self._said: set[str] = set()
         self.objects: dict[str, T] = {}
@@ -139,6 +139,9 @@ class Informer(Generic[T]):
                 if not self._version:
                     self._version = await self._list()
                     began_s = monotonic_s()
+                elif self._doubtful:
+                    await self._confirm()
+                self._doubtful = False
                 lines = await self._watch()
                 if lines or monotonic_s() - began_s >= self._settings.brief_s:
                     continue
@@ -147,6 +150,7 @@ class Informer(Generic[T]):
                 self._version = ""
                 pause_s = self._backoff_s()
             except ApiUnreachable as error:
+                self._doubtful = True
                 self.reconnects += 1
                 self._say_once("trouble", f"{error}; what is known stays, trying again")
                 pause_s = self._backoff_s()
@@ -173,6 +177,15 @@ class Informer(Generic[T]):
         if error.status not in (429, 503):
             self._version = ""  # 404 after a CRD was deleted, 504 for a version the server has not reached, ...
         return self._backoff_s() + min(error.retry_after_s or 0.0, self._settings.absent_retry_s)
+
+    async def _confirm(self) -> None:
+        """Raises ApiError if the server has not reached our version: then it was restored from a backup meanwhile.
+
+        A watch from a version of the future is accepted and stays silent (seen on 1.34), so this must be asked. Without
+        selectors, as the first object at hand will do; with them the server might read all of a kind to find one.
+        """
+        params = {"limit": "1", "resourceVersion": self._version, "resourceVersionMatch": "NotOlderThan"}
+        await self._api.request("GET", self._path, params=params, timeout_s=self._settings.list_timeout_s)
 
     async def _list(self) -> str:
         """Reads all pages, reports the difference, and returns the version to watch from."""

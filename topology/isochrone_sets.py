@@ -40,6 +40,7 @@ class NodeSet:
 def near_all(table: NodeTable, members: NDArray[np.int64], bound_us: float, size_bytes: int) -> Mask:
     """Nodes within the bound of every member, shape (N,); all nodes when there are no members."""
     mask = np.ones(len(table), dtype=bool)
+    members = np.unique(members)  # two of a kind must be two nodes
     if not len(members):
         return mask
     # Nodes of one kind have the same row but for their own entries, so two of each kind and every member's reach to
@@ -55,6 +56,7 @@ def near_all(table: NodeTable, members: NDArray[np.int64], bound_us: float, size
 def nearest_us(table: NodeTable, members: NDArray[np.int64], size_bytes: int) -> NDArray[np.float64]:
     """Every node's reach to the nearest member, itself included if it is one, shape (N,); infinity without members."""
     best = np.full(len(table), np.inf)
+    members = np.unique(members)
     if not len(members):
         return best
     kinds = table.reach.kind[members]

@@ -91,11 +91,18 @@ def refused(request: str, answer: aiohttp.ClientResponse, content: bytes) -> Api
 def unreachable(request: str, error: Exception, limit_s: float) -> ApiUnreachable:
     """The error for a connection that was not made, broke, or kept silent for `limit_s` seconds."""
     sent = not isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError)
-    if isinstance(error, TimeoutError):
+    if isinstance(error, aiohttp.ClientConnectorError):
+        cause = getattr(error, "certificate_error", None) or error.os_error
+        why = f"no connection to {error.host}:{error.port}: {getattr(cause, 'strerror', None) or cause}"
+    elif isinstance(error, TimeoutError):
         why = f"no answer within {limit_s:g} s" if sent else "no connection in time"
+    elif isinstance(error, aiohttp.ClientPayloadError):
+        why = "the connection was cut in the middle of the answer"
+    elif isinstance(error, aiohttp.ServerDisconnectedError):
+        why = "the connection was closed without an answer"
     else:
-        why = one_line(str(error)) or type(error).__name__
-    return ApiUnreachable(request, why, sent=sent)
+        why = str(error) or type(error).__name__
+    return ApiUnreachable(request, one_line(why), sent=sent)
 
 
 def one_line(text: str) -> str:

@@ -1,4 +1,4 @@
-"""A small synchronous Kubernetes client: one kept-alive connection per thread, JSON in, JSON out.
+"""A small synchronous Kubernetes client: connections are kept and shared, JSON in, JSON out.
 
 For tests and for bringing the stack up. Not the product's client: a test should see what any user sees.
 """
@@ -47,8 +47,7 @@ class ApiClient:
         self._tls = ssl.create_default_context(cafile=str(ca_file))
         self._token = token
         self._limit_s = limit_s
-        self._local = threading.local()
-        self._open: set[http.client.HTTPSConnection] = set()
+        self._idle: list[http.client.HTTPSConnection] = []
         self._lock = threading.Lock()
 
     def request(
@@ -57,23 +56,23 @@ class ApiClient:
         """Status code and text of one request; never raises for a status."""
         payload = None if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()
         headers = {"Authorization": f"Bearer {token or self._token}", "Accept": JSON, "Content-Type": content_type}
-        connection, used_before = self._connection()
+        connection = self._take()
+        used_before = connection.sock is not None
         try:
-            return self._exchange(connection, method, path, payload, headers)
-        except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
-            self._drop(connection)
-            # A kept connection that the server closed meanwhile says nothing about this request: once more.
-            if not used_before:
-                raise
+            try:
+                answer = _exchange(connection, method, path, payload, headers)
+            except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+                # A kept connection that the server closed meanwhile says nothing about this request: once more.
+                if not used_before:
+                    raise
+                connection.close()
+                answer = _exchange(connection, method, path, payload, headers)
         except BaseException:
-            self._drop(connection)
+            connection.close()
             raise
-        connection, _ = self._connection()
-        try:
-            return self._exchange(connection, method, path, payload, headers)
-        except BaseException:
-            self._drop(connection)
-            raise
+        with self._lock:
+            self._idle.append(connection)
+        return answer
 
     def call(self, method: str, path: str, body: Any = None, content_type: str = JSON, token: str | None = None) -> Any:
         """The parsed answer; raises ApiError for any status of 400 and above."""
@@ -93,35 +92,24 @@ class ApiClient:
             return list(pool.map(lambda item: self.call("POST", path, item), items))
 
     def close(self) -> None:
-        """Closes the connections of all threads."""
+        """Closes the connections that are not in use."""
         with self._lock:
-            for connection in self._open:
-                connection.close()
-            self._open.clear()
+            while self._idle:
+                self._idle.pop().close()
 
-    def _connection(self) -> tuple[http.client.HTTPSConnection, bool]:
-        kept: http.client.HTTPSConnection | None = getattr(self._local, "connection", None)
-        if kept is not None and kept.sock is not None:
-            return kept, True
-        connection = http.client.HTTPSConnection(self._host, self._port, timeout=self._limit_s, context=self._tls)
-        self._local.connection = connection
+    def _take(self) -> http.client.HTTPSConnection:
         with self._lock:
-            self._open.add(connection)
-        return connection, False
+            if self._idle:
+                return self._idle.pop()
+        return http.client.HTTPSConnection(self._host, self._port, timeout=self._limit_s, context=self._tls)
 
-    def _drop(self, connection: http.client.HTTPSConnection) -> None:
-        connection.close()
-        self._local.connection = None
-        with self._lock:
-            self._open.discard(connection)
 
-    @staticmethod
-    def _exchange(
-        connection: http.client.HTTPSConnection, method: str, path: str, payload: bytes | None, headers: dict[str, str]
-    ) -> tuple[int, str]:
-        connection.request(method, path, payload, headers)
-        response = connection.getresponse()
-        return response.status, response.read().decode()
+def _exchange(
+    connection: http.client.HTTPSConnection, method: str, path: str, payload: bytes | None, headers: dict[str, str]
+) -> tuple[int, str]:
+    connection.request(method, path, payload, headers)
+    response = connection.getresponse()
+    return response.status, response.read().decode()
 
 
 PLURALS = {

@@ -21,7 +21,7 @@ from e2e.stack.control_plane import ControlPlane, GivenUpError
 from e2e.stack.stages import stages
 from e2e.stack.volcano_conf import scheduler_conf
 
-CONF_TAKEN = "Finished loading scheduler config"
+CONF_TAKEN = b"Finished loading scheduler config"
 """What vc-scheduler logs at verbosity 2 once a conf is in use."""
 
 DEFAULT_QUEUE = "/apis/scheduling.volcano.sh/v1beta1/queues/default"
@@ -95,12 +95,16 @@ class Cluster(ControlPlane):
 
     def set_scheduler_conf(self, text: str, limit_s: float = 15.0) -> None:
         """Overwrites the watched conf and returns when the scheduler has taken it."""
-        before = self._conf_loads()
+        log = self.group["vc-scheduler"].log
+        before = log.stat().st_size
         self._write_conf(text)
-        self.wait_for(lambda: self._conf_loads() > before, limit_s, "vc-scheduler takes its new conf")
 
-    def _conf_loads(self) -> int:
-        return self.log("vc-scheduler").count(CONF_TAKEN)
+        def taken() -> bool:
+            with log.open("rb") as file:
+                file.seek(before)
+                return CONF_TAKEN in file.read()
+
+        self.wait_for(taken, limit_s, "vc-scheduler takes its new conf")
 
     def _write_conf(self, text: str) -> None:
         # Written outside the watched folder and renamed: the scheduler never reads half a file, and there is

@@ -17,7 +17,6 @@ from typing import Any, Final
 import yaml
 
 from e2e.stack.build import CHECKOUT
-from e2e.stack.client import path_of
 from e2e.stack.cluster import Cluster
 from e2e.stack.volcano_conf import scheduler_conf, with_extender_stanza
 
@@ -35,6 +34,8 @@ WEBHOOK_ENV: Final = {
     "ISOCHRONE_LISTEN": "127.0.0.1:{port}",
     "ISOCHRONE_HEALTH_LISTEN": "127.0.0.1:{health}",
     "ISOCHRONE_NAMESPACE": NAMESPACE,
+    # Nothing routes to it by endpoints here, so there is nothing to drain; five seconds per teardown add up.
+    "ISOCHRONE_DRAIN": "100ms",
 }
 CONTROLLER_ENV: Final = {
     "ISOCHRONE_EXTENDER_LISTEN": "127.0.0.1:{port}",
@@ -69,6 +70,11 @@ class Service:
             text: str = answer.read().decode()
         return text
 
+    def answers(self) -> bool:
+        """Whether it says that it is ready."""
+        with urllib.request.urlopen(f"{self.health_url}{READY_PATH}", timeout=2) as answer:
+            return bool(answer.status == 200)
+
 
 @dataclass(frozen=True, slots=True)
 class Isochrone:
@@ -86,7 +92,7 @@ class Isochrone:
     def wait_ready(self, *services: Service) -> None:
         """Waits until the given services (default: both) say that they are ready."""
         for service in services or (self.webhook, self.controller):
-            self.cluster.wait_for(lambda to=service: _answers(to), READY_LIMIT_S, f"{service.name} ready")  # type: ignore[misc]
+            self.cluster.wait_for(service.answers, READY_LIMIT_S, f"{service.name} ready")
 
     def wait_webhook_called(self) -> None:
         """Waits until the API server knows the webhook's certificate authority."""
@@ -156,16 +162,11 @@ def routed(configuration: Mapping[str, Any], port: int) -> dict[str, Any]:
 
 
 def _apply_rights(cluster: Cluster, items: Iterable[dict[str, Any]]) -> None:
-    listed = list(items)
-    for kind in ORDER:
-        for item in listed:
-            if item["kind"] == kind:
-                cluster.apply(item, NAMESPACE)
-    known = {*ORDER, *NOT_APPLIED, "MutatingWebhookConfiguration"}
-    for item in listed:
-        if item["kind"] not in known:
-            # Whatever the chart gains later (a ConfigMap, a policy) is applied without a change here.
-            assert path_of(item, NAMESPACE)
+    rank = {kind: place for place, kind in enumerate(ORDER)}
+    own = {*NOT_APPLIED, "MutatingWebhookConfiguration"}
+    # Whatever else the chart gains later (a ConfigMap, a policy) is applied too, last.
+    for item in sorted(items, key=lambda each: rank.get(each["kind"], len(rank))):
+        if item["kind"] not in own:
             cluster.apply(item, NAMESPACE)
 
 
@@ -188,13 +189,8 @@ def _start(
     kubeconfig = cluster.write_kubeconfig(service.name, token)
     charted = {entry["name"]: str(entry["value"]) for entry in container.get("env", []) if "value" in entry}
     ours = {name: value.format(port=service.port, health=service.health_port) for name, value in own.items()}
-    identity = {"KUBECONFIG": str(kubeconfig), "POD_NAME": f"{service.name}-{secrets.token_hex(3)}"}
+    identity = {"ISOCHRONE_KUBECONFIG": str(kubeconfig), "POD_NAME": f"{service.name}-{secrets.token_hex(3)}"}
     # The checkout is what is tested, also when another version is installed.
     path = {"PYTHONPATH": str(CHECKOUT), "PYTHONUNBUFFERED": "1"}
     env = charted | ours | identity | path | dict(extra)
     cluster.start_process(service.name, [*PROGRAM, *container.get("args", [])], env)
-
-
-def _answers(service: Service) -> bool:
-    with urllib.request.urlopen(f"{service.health_url}{READY_PATH}", timeout=2) as answer:
-        return bool(answer.status == 200)

@@ -1,15 +1,12 @@
 """Loopback ports that stay ours from the choice until the cluster is gone.
 
 Asking the kernel for port 0 and closing the socket leaves a gap in which any outgoing connection may take the
-same number. So ports come from below the kernel's ephemeral range, and a locked file per port keeps two
-clusters on one machine apart.
+same number. So ports come from below the kernel's ephemeral range, and a named socket per port keeps two clusters
+on one machine apart: the kernel drops it when its owner ends, however it ends.
 """
 
-import fcntl
-import os
 import secrets
 import socket
-import tempfile
 from pathlib import Path
 
 LOWEST = 15_000
@@ -40,9 +37,7 @@ class Ports:
     """Reserved ports; `close` gives them back."""
 
     def __init__(self) -> None:
-        self._folder = Path(tempfile.gettempdir()) / f"isochrone-ports-{os.getuid()}"
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        self._locks: list[int] = []
+        self._claims: list[socket.socket] = []
         highest = ephemeral_start()
         self._highest = highest if highest > LOWEST + TRIES else LOWEST + 15_000
 
@@ -50,19 +45,20 @@ class Ports:
         """One free port that no other cluster on this machine holds."""
         for _ in range(TRIES):
             port = LOWEST + secrets.randbelow(self._highest - LOWEST)
-            lock = os.open(self._folder / str(port), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+            claim = socket.socket(socket.AF_UNIX)
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                # The leading zero byte: an abstract name, without a file.
+                claim.bind(f"\0isochrone-port-{port}")
             except OSError:
-                os.close(lock)
+                claim.close()
                 continue
             if is_free(port):
-                self._locks.append(lock)
+                self._claims.append(claim)
                 return port
-            os.close(lock)
+            claim.close()
         raise RuntimeError(f"no free loopback port between {LOWEST} and {self._highest}: end what listens there")
 
     def close(self) -> None:
         """Lets others use the ports."""
-        while self._locks:
-            os.close(self._locks.pop())
+        while self._claims:
+            self._claims.pop().close()

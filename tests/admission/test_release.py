@@ -11,7 +11,8 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from admission.release import release
-from topology.kube_api import ApiError, KubeApi
+from topology.kube_api import KubeApi
+from topology.kube_errors import ApiError
 from topology.labels import GANG, GATE, GROUP_NAME, QUEUE_NAME
 
 

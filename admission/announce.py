@@ -1,0 +1,273 @@
+"""EDGE: tells people: Events and annotations on pods and PodGroups, and one log line per decision.
+
+It decides when something is said and to whom; the words are scheduler.explain's. "Placed" is said only after the API
+server showed the binding. Nothing here may fail or delay a decision: Events go through a bounded queue, annotations
+through a bounded set of pods, each written once with its newest text.
+
+A planned pod carries its explanation from the release patch on, so a placement as planned costs no further write.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, Protocol, TypeVar
+
+from admission.gang_request import GangView, view_of
+from admission.let_go import Gatekeeper
+from admission.pod_group import API_VERSION
+from scheduler.decision import Decision, PairReach, Plan
+from scheduler.decision_log import DecisionLog
+from scheduler.explain import decision_line, gang_event, held_event, log_fields, news_key, placed_event
+from scheduler.explain_block import gang_block, placement_block
+from scheduler.reasons import Reason
+from topology.clock import monotonic_s
+from topology.cluster_state import ClusterState, GangKey, gang_key
+from topology.events import DEGRADED_WINDOW_S, EventSink, Involved
+from topology.labels import DECISION, GATE, GROUP_NAME, MARKER_RESOURCE, PHASE, PLACEMENT, PREFILL, REQUIRED, SIGNAL
+from topology.objects import Pod, PodGroup
+
+log = logging.getLogger(__name__)
+
+V = TypeVar("V")
+
+_REMEMBERED: Final = 5_000
+_WAITING: Final = 5_000
+SETTLE_S: Final = 0.3
+"""A binding is told after this, so that the partners' bindings of the same session are known too."""
+
+
+class Facts(Protocol):
+    """How old the facts are."""
+
+    def facts_age_s(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Planned:
+    plan: Plan
+    decision: Decision
+
+
+class Announcer:
+    """Implements batch.Voice, and is told of every pod change."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        events: EventSink,
+        gatekeeper: Gatekeeper,
+        decisions: DecisionLog,
+        pod_groups: Mapping[str, PodGroup],
+        facts: Facts,
+    ) -> None:
+        self._state, self._events, self.gatekeeper = state, events, gatekeeper
+        self._decisions, self._pod_groups, self._facts = decisions, pod_groups, facts
+        self._planned: OrderedDict[str, _Planned] = OrderedDict()
+        self._news: OrderedDict[str, str] = OrderedDict()  # uid to what its annotation says now
+        self._to_annotate: OrderedDict[str, tuple[Pod, dict[str, str]]] = OrderedDict()
+        self._bound: OrderedDict[str, tuple[float, Pod]] = OrderedDict()
+        self._told_groups: OrderedDict[str, str] = OrderedDict()
+        self._wake = asyncio.Event()
+
+    # --- batch.Voice -----------------------------------------------------------------------------
+
+    def held(self, view: GangView, plan: Plan) -> None:
+        """The whole gang waits: the same reason on each of its pods, and on its PodGroup once there is one."""
+        log.info("gang held %s", json.dumps(log_fields(plan)))
+        self._say_held(view, plan, plan.decisions)
+        self._tell_group(view, plan)
+
+    def left_out(self, view: GangView, plan: Plan) -> None:
+        """Some pods beyond the minimum wait; each has its own reason."""
+        left = {uid: d for uid, d in plan.decisions.items() if uid not in plan.places}
+        self._say_held(view, plan, left)
+
+    def waiting_for_group(self, view: GangView, group: str) -> None:
+        """The pods name a PodGroup of somebody else that does not exist yet."""
+        text = (
+            f"The PodGroup {group} that this pod names does not exist; it stays gated until somebody creates it, "
+            f"or remove the annotation {GROUP_NAME} from the pod template"
+        )
+        for pod in view.held:
+            self._post(pod, Reason.WAITING_FOR_GANG, text, key=f"group/{group}")
+
+    def planned(self, view: GangView, plan: Plan) -> None:
+        """A plan is about to be written to the pods."""
+        log.info("gang planned %s", json.dumps(log_fields(plan)))
+        for uid in plan.places:
+            _remember(self._planned, uid, _Planned(plan, plan.decisions[uid]), _REMEMBERED)
+
+    def annotations(self, plan: Plan, uid: str) -> dict[str, str]:
+        """What a released pod carries: the readable block and the decision's ids."""
+        decision = plan.decisions[uid]
+        return {PLACEMENT: placement_block(decision, plan), DECISION: decision_line(decision)}
+
+    def group_annotations(self, plan: Plan | None) -> dict[str, str]:
+        """What the gang's PodGroup carries. Nothing after a restart, when the plan is not known any more."""
+        return {PLACEMENT: gang_block(plan)} if plan is not None else {}
+
+    # --- told of every pod change ----------------------------------------------------------------
+
+    def changed(self, old: Pod | None, new: Pod | None) -> None:
+        """A pod came, changed or went; only changes of ours that people should hear about matter."""
+        pod = new or old
+        if pod is None or gang_key(pod) is None:
+            return
+        uid = pod.metadata.uid
+        if new is None or new.finished:
+            for book in (self._planned, self._news, self._to_annotate, self._bound):
+                book.pop(uid, None)
+            return
+        if new.spec.node_name and (old is None or not old.spec.node_name):
+            _remember(self._bound, uid, (monotonic_s(), new), _WAITING)
+            self._wake.set()
+        elif old is None and not new.spec.node_name and not _tagged(new):
+            text = (
+                f"Created without passing the Isochrone webhook (no {MARKER_RESOURCE}): neither held nor scored; "
+                f"placed by {new.spec.scheduler_name or 'its scheduler'} alone. Recreate it to have it placed in reach"
+            )
+            self._post(new, Reason.NOT_RECOGNISED, text, key="untagged")
+
+    async def run(self) -> None:
+        """Tell bindings once they settled, and write waiting annotations, until cancelled."""
+        while True:
+            now = monotonic_s()
+            settled = [uid for uid, (at, _) in self._bound.items() if now - at >= SETTLE_S]
+            for uid in settled:
+                _, pod = self._bound.pop(uid)
+                try:
+                    self._tell_bound(pod)
+                except Exception:
+                    log.exception("the placement of pod %s could not be explained", pod.key)
+            # In small lots, so that explanations never crowd out the writes that let pods go.
+            lot = [self._to_annotate.popitem(last=False)[1] for _ in range(min(4, len(self._to_annotate)))]
+            await asyncio.gather(*(self.gatekeeper.annotate(pod, annotations) for pod, annotations in lot))
+            if self._to_annotate:
+                continue
+            self._wake.clear()
+            wait = min((at + SETTLE_S - now for at, _ in self._bound.values()), default=None)
+            try:
+                await asyncio.wait_for(self._wake.wait(), None if wait is None else max(wait, 0.01))
+            except TimeoutError:
+                continue
+
+    # --- inside ----------------------------------------------------------------------------------
+
+    def _say_held(self, view: GangView, plan: Plan, decisions: Mapping[str, Decision]) -> None:
+        for pod in view.held:
+            uid = pod.metadata.uid
+            decision = decisions.get(uid)
+            if plan.decisions and decision is None:
+                continue
+            key = news_key(plan, decision)
+            if self._news.get(uid) == key:
+                continue
+            _remember(self._news, uid, key, _REMEMBERED)
+            reason, text = held_event(plan, decision)
+            self._post(pod, reason, text, key=key)
+            if decision is not None:
+                self._annotate(pod, {PLACEMENT: placement_block(decision, plan), DECISION: decision_line(decision)})
+
+    def _tell_group(self, view: GangView, plan: Plan) -> None:
+        for group in self._groups_of((*view.held, *view.released, *view.bound)):
+            key = news_key(plan)
+            if self._told_groups.get(group.metadata.uid) != key:
+                _remember(self._told_groups, group.metadata.uid, key, _REMEMBERED)
+                reason, text = gang_event(plan)
+                self._events.post(_involved_group(group), reason.type, reason, text, key=key)
+
+    def _tell_bound(self, pod: Pod) -> None:
+        uid, node = pod.metadata.uid, pod.spec.node_name
+        key = gang_key(pod)
+        if key is None:
+            return
+        known = self._planned.pop(uid, None)
+        decision = known.decision if known is not None else self._decisions.get(uid)
+        table = self._state.table()
+        view = view_of(key, self._state.gang_pods(*key))
+        pair = self._worst_pair(pod, view)
+        bound_us, mode = view.settings.reach_us, view.settings.mode
+        inside = None
+        if known is not None:
+            node_set = known.plan.set_for(pod.metadata.label(PHASE))
+            index = table.index.get(node)
+            inside = (
+                node_set is not None
+                and index is not None
+                and (table.nodes[index].metadata.label(node_set.key) in node_set.values)
+            )
+        text = placed_event(decision, node, pair, phase=pod.metadata.label(PHASE), bound_us=bound_us, inside_set=inside)
+        self._post(pod, Reason.PLACED, text, key=node)
+        if pair is not None and pair.reach.us > bound_us and mode == REQUIRED:
+            self._post(pod, Reason.REACH_BREACHED, text, key=node, window_s=DEGRADED_WINDOW_S)
+        fields: dict[str, object] = dict(log_fields(decision)) if decision is not None else {}
+        log.info("pod placed %s", json.dumps(fields | {"pod": pod.key, "result": "placed", "node": node}))
+        if decision is not None and decision.chosen != node:
+            plan = known.plan if known is not None else None
+            block = placement_block(decision, plan, bound_node=node, facts_age_s=self._facts.facts_age_s())
+            self._annotate(pod, {PLACEMENT: block, DECISION: decision_line(decision)})
+        if known is not None:
+            self._tell_group_placed(key, view, known.plan)
+
+    def _tell_group_placed(self, key: GangKey, view: GangView, plan: Plan) -> None:
+        """Once the last planned pod is bound."""
+        bound = {p.metadata.uid for p in view.bound}
+        if not plan.places.keys() <= bound:
+            return
+        for group in self._groups_of(view.bound):
+            reason, text = gang_event(plan, bound=True)
+            self._events.post(_involved_group(group), reason.type, reason, text, key=f"placed/{plan.snapshot_id}")
+        log.info("gang placed %s", json.dumps({"gang": "/".join(key), "pods": len(plan.places)}))
+
+    def _worst_pair(self, pod: Pod, view: GangView) -> PairReach | None:
+        """The farthest bound partner of the other phase, as things are now."""
+        table, size = self._state.table(), view.settings.reach_size_bytes
+        here = table.index.get(pod.spec.node_name)
+        phase = pod.metadata.label(PHASE)
+        if here is None:
+            return None
+        pairs = []
+        for other in view.bound:
+            there = table.index.get(other.spec.node_name)
+            if other.metadata.label(PHASE) == phase or there is None:
+                continue
+            names = (pod.metadata.name, other.metadata.name)
+            prefill, decode = names if phase == PREFILL else names[::-1]
+            pairs.append(PairReach(prefill, decode, table.reach.between(here, there, size)))
+        return max(pairs, key=lambda p: (p.reach.us, p.prefill, p.decode), default=None)
+
+    def _groups_of(self, pods: Iterable[Pod]) -> list[PodGroup]:
+        names = sorted({f"{p.metadata.namespace}/{p.metadata.annotation(GROUP_NAME)}" for p in pods})
+        return [group for name in names if (group := self._pod_groups.get(name)) is not None]
+
+    def _post(self, pod: Pod, reason: Reason, text: str, *, key: str, window_s: float | None = None) -> None:
+        involved = Involved("Pod", "v1", pod.metadata.namespace, pod.metadata.name, pod.metadata.uid)
+        extra = {} if window_s is None else {"window_s": window_s}
+        self._events.post(involved, reason.type, reason, text, key=key, urgent=reason is not Reason.PLACED, **extra)
+
+    def _annotate(self, pod: Pod, annotations: dict[str, str]) -> None:
+        _remember(self._to_annotate, pod.metadata.uid, (pod, annotations), _WAITING)
+        self._wake.set()
+
+
+def _remember(book: OrderedDict[str, V], uid: str, value: V, limit: int) -> None:
+    book[uid] = value
+    book.move_to_end(uid)
+    while len(book) > limit:
+        book.popitem(last=False)
+
+
+def _involved_group(group: PodGroup) -> Involved:
+    meta = group.metadata
+    return Involved("PodGroup", API_VERSION, meta.namespace, meta.name, meta.uid)
+
+
+def _tagged(pod: Pod) -> bool:
+    """It passed our webhook: the gate, the marker, or the signal that it wrote."""
+    marked = any(MARKER_RESOURCE in (c.resources.requests or {}) for c in pod.spec.containers)
+    return marked or pod.has_gate(GATE) or bool(pod.metadata.annotation(SIGNAL))

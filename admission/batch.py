@@ -1,0 +1,342 @@
+"""EDGE: batch admission. Watches gangs, asks the planner for whole ones, lets them go, or says why not.
+
+One loop on the event loop looks at one gang at a time, so plans never race each other; the writes of a planned gang
+run beside it. A gang is looked at when all who are to come are here or nobody came for the quiet time, and again when
+its pods change or when room may have appeared (`ClusterState.growth`). There is no state that a restart could lose:
+what was planned stands on the pods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from admission.gang_request import GangView, complete, request_of, view_of
+from admission.let_go import Gatekeeper, Letting
+from admission.pod_group import TopOwner, differs, group_names, is_ours, wanted_pod_group
+from scheduler.decision import Outcome, Plan
+from scheduler.plan import plan
+from scheduler.policy import Policy
+from topology.clock import monotonic_s
+from topology.cluster_state import ClusterState, GangKey
+from topology.labels import GANG, PHASE, PHASES
+from topology.objects import Pod, PodGroup
+from topology.resources import readable_request
+
+log = logging.getLogger(__name__)
+
+
+class Voice(Protocol):
+    """Who tells people. None of it may fail or block."""
+
+    def held(self, view: GangView, plan: Plan) -> None: ...
+    def left_out(self, view: GangView, plan: Plan) -> None: ...
+    def waiting_for_group(self, view: GangView, group: str) -> None: ...
+    def annotations(self, plan: Plan, uid: str) -> dict[str, str]: ...
+    def group_annotations(self, plan: Plan | None) -> dict[str, str]: ...
+    def planned(self, view: GangView, plan: Plan) -> None: ...
+
+
+@dataclass(slots=True)
+class _Track:
+    """What the loop remembers of one gang. All times monotonic seconds."""
+
+    last_arrival_s: float
+    known: set[str] = field(default_factory=set)
+    dirty: bool = True
+    due_s: float | None = None
+    waiting_growth: int | None = None  # growth at the last plan that left somebody out
+    working: bool = False
+    going: set[str] = field(default_factory=set)  # let go by us, not yet seen so
+    group_made: bool = False
+    awaits_group: str = ""
+    tries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSettings:
+    """Times in seconds."""
+
+    quiet_s: float = 0.5
+    sweep_s: float = 0.25  # held gangs are asked again at most this often, however fast room appears
+    partner_s: float = 60.0  # one phase alone says so after this
+    retry_s: float = 1.0
+    retry_cap_s: float = 30.0
+
+
+class BatchAdmission:
+    """The controller's loop over gangs."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        gatekeeper: Gatekeeper,
+        voice: Voice,
+        *,
+        pod_groups: Mapping[str, PodGroup],
+        replicas: Callable[[], Mapping[str, int]],
+        top_owner: TopOwner,
+        facts_age_s: Callable[[], float],
+        wall_time_s: Callable[[], float],
+        policy: Policy | None = None,
+        settings: BatchSettings | None = None,
+    ) -> None:
+        self._state, self._gatekeeper, self._voice = state, gatekeeper, voice
+        self._pod_groups, self._replicas, self._top_owner = pod_groups, replicas, top_owner
+        self._facts_age_s, self._wall_time_s = facts_age_s, wall_time_s
+        self._policy, self._settings = policy or Policy(), settings or BatchSettings()
+        self._tracks: dict[GangKey, _Track] = {}
+        self._wake = asyncio.Event()
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._swept_s = 0.0
+        self._swept_growth = -1
+        self.plans = 0
+
+    # --- told by the watches -------------------------------------------------------------------
+
+    def touched(self, keys: Iterable[GangKey]) -> None:
+        """These gangs' pods changed."""
+        now = monotonic_s()
+        for key in keys:
+            pods = self._state.gangs().get(key)
+            track = self._tracks.get(key)
+            if not pods:
+                self._tracks.pop(key, None)
+                continue
+            if track is None:
+                track = self._tracks[key] = _Track(last_arrival_s=now)
+            if not pods.keys() <= track.known:
+                track.last_arrival_s = now
+            track.known = set(pods)
+            track.dirty = True
+        self._wake.set()
+
+    def room_appeared(self) -> None:
+        """Something in the cluster changed; held gangs are asked again if room may have appeared."""
+        self._wake.set()
+
+    def pod_group_changed(self, group: PodGroup, gone: bool) -> None:
+        """A PodGroup came, changed or went: ours may have to be made again, somebody else's may be awaited."""
+        meta = group.metadata
+        track = self._tracks.get((meta.namespace, meta.label(GANG)))
+        if track is not None:
+            track.group_made = track.group_made and not gone
+            track.dirty = True
+        for key, other in self._tracks.items():
+            if other.awaits_group == meta.name and key[0] == meta.namespace:
+                other.dirty = True
+        self._wake.set()
+
+    @property
+    def busy(self) -> bool:
+        """Gangs are being let go right now: what can wait should."""
+        return bool(self._tasks)
+
+    def held_gangs(self) -> int:
+        """Gangs that have been asked for and have somebody without a place."""
+        return sum(1 for track in self._tracks.values() if track.waiting_growth is not None)
+
+    # --- the loop ------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Until cancelled. A gang that cannot be looked at (a bug) is logged and costs only itself."""
+        try:
+            while True:
+                timeout = self._step()
+                self._wake.clear()
+                # Let watches and the extender run between two looks; planning holds the loop for milliseconds.
+                await asyncio.sleep(0)
+                if timeout == 0.0:
+                    continue
+                try:
+                    await asyncio.wait_for(self._wake.wait(), timeout)
+                except TimeoutError:
+                    continue
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _step(self) -> float | None:
+        """Look at the first gang that is due. 0.0 if others may be due too, else seconds until the next one is."""
+        now = monotonic_s()
+        sweep_due = self._sweep_due(now)
+        due = [key for key, track in self._tracks.items() if self._is_due(track, now, sweep_due)]
+        if not due:
+            if sweep_due:
+                self._swept_s, self._swept_growth = now, self._state.growth
+            times = [t.due_s for t in self._tracks.values() if t.due_s is not None and not t.working]
+            if self._state.growth != self._swept_growth and self.held_gangs():
+                times.append(self._swept_s + self._settings.sweep_s)
+            return max(0.001, min(times) - now) if times else None
+        key = min(due, key=self._rank)
+        try:
+            self._look(key, now)
+        except Exception:
+            log.exception("gang %s/%s could not be looked at", *key)
+            self._tracks[key].dirty = False
+            self._later(self._tracks[key], now)
+        return 0.0
+
+    def _sweep_due(self, now: float) -> bool:
+        return self._state.growth != self._swept_growth and now - self._swept_s >= self._settings.sweep_s
+
+    def _is_due(self, track: _Track, now: float, sweep_due: bool) -> bool:
+        if track.working:
+            return False
+        if track.dirty or (track.due_s is not None and track.due_s <= now):
+            return True
+        return sweep_due and track.waiting_growth is not None and track.waiting_growth < self._state.growth
+
+    def _rank(self, key: GangKey) -> tuple[int, str, GangKey]:
+        """Higher priority first, then the gang whose first pod is oldest, then by name."""
+        pods = self._state.gangs()[key].values()
+        priority = max((p.spec.priority or 0 for p in pods), default=0)
+        oldest = min((p.metadata.creation_timestamp or "" for p in pods), default="")
+        return -priority, oldest, key
+
+    def _later(self, track: _Track, now: float) -> None:
+        track.tries += 1
+        track.due_s = now + min(self._settings.retry_s * 2 ** (track.tries - 1), self._settings.retry_cap_s)
+
+    def _look(self, key: GangKey, now: float) -> None:
+        track = self._tracks[key]
+        track.dirty, track.due_s = False, None
+        pods = self._state.gang_pods(*key)
+        view = view_of(key, pods)
+        track.going &= {p.metadata.uid for p in view.held}
+        if track.going:
+            return  # our own writes are on their way back to us; the watch will wake us
+        if view.started and self._needs_group(view, track):
+            self._start(key, track, self._make_group(view, track, None))
+            return
+        if not view.members:
+            track.waiting_growth = None
+            return
+        if not complete(view, self._replicas()):
+            quiet_at = track.last_arrival_s + self._settings.quiet_s
+            if now < quiet_at:
+                track.due_s = quiet_at
+                return
+        missing = self._missing_group(view)
+        track.awaits_group = missing or ""
+        if missing:
+            self._voice.waiting_for_group(view, missing)
+            return
+        self._plan(key, track, view, now)
+
+    def _plan(self, key: GangKey, track: _Track, view: GangView, now: float) -> None:
+        snapshot = self._state.snapshot(self._wall_time_s(), self._facts_age_s())
+        result = plan(request_of(view, snapshot.table), snapshot, self._policy)
+        self.plans += 1
+        left_out = len(result.places) < len(view.members)
+        track.waiting_growth = self._state.growth if left_out else None
+        if result.outcome in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG):
+            # Pods still to come decide, not room. The first moments of every roll-out look like this: be patient.
+            track.waiting_growth = None
+            told_at = track.last_arrival_s + self._settings.partner_s
+            if now >= told_at:
+                self._voice.held(view, result)
+            else:
+                track.due_s = told_at
+            return
+        if not result.places:
+            self._voice.held(view, result)
+            return
+        if left_out:
+            self._voice.left_out(view, result)
+        by_uid = {p.metadata.uid: p for p in view.members}
+        lettings = [
+            Letting(by_uid[uid], node, result.set_for(_phase(by_uid[uid])), self._voice.annotations(result, uid))
+            for uid, node in result.places.items()
+        ]
+        for letting in lettings:
+            amounts, _ = readable_request(letting.pod.spec)
+            self._state.assume(letting.pod.metadata.uid, letting.node, amounts)
+        track.going = set(by_uid) & result.places.keys()
+        self._voice.planned(view, result)
+        self._start(key, track, self._let_go(view, result, lettings, track))
+
+    # --- beside the loop -----------------------------------------------------------------------
+
+    def _start(self, key: GangKey, track: _Track, work: Coroutine[Any, Any, bool]) -> None:
+        track.working = True
+
+        async def guarded() -> None:
+            done = False
+            try:
+                done = await work
+            except Exception:
+                log.exception("gang %s/%s could not be let go", *key)
+            finally:
+                track.working = False
+                if done:
+                    track.tries, track.dirty = 0, True
+                else:
+                    self._later(track, monotonic_s())
+                self._wake.set()
+
+        task = asyncio.create_task(guarded(), name=f"gang {key[0]}/{key[1]}")
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _let_go(self, view: GangView, result: Plan, lettings: list[Letting], track: _Track) -> bool:
+        nominated = await self._gatekeeper.nominate(lettings)
+        ready = [letting for letting in lettings if letting.pod.metadata.uid in nominated]
+        lost = [letting for letting in lettings if letting.pod.metadata.uid not in nominated]
+        self._give_back(lost, track)
+        if not self._still_enough(result, {letting.pod.metadata.uid for letting in ready}):
+            self._give_back(ready, track)
+            return False
+        released = await self._gatekeeper.release(ready)
+        self._give_back([letting for letting in ready if letting.pod.metadata.uid not in released], track)
+        grouped = await self._make_group(view, track, result)
+        return grouped and len(released) == len(lettings)
+
+    def _give_back(self, lettings: Iterable[Letting], track: _Track) -> None:
+        for letting in lettings:
+            self._state.unassume(letting.pod.metadata.uid)
+            track.going.discard(letting.pod.metadata.uid)
+
+    @staticmethod
+    def _still_enough(result: Plan, uids: set[str]) -> bool:
+        """Whether the pods that are left still reach the gang's minimum; nothing was released so far."""
+        members = {m.uid: m for m in result.request.members}
+        return all(
+            sum(1 for uid in uids if members[uid].phase == phase) >= result.request.still_needed(phase)
+            for phase in PHASES
+        )
+
+    async def _make_group(self, view: GangView, track: _Track, result: Plan | None) -> bool:
+        """Apply the gang's own PodGroup if it is missing or was changed. Groups of others are left alone."""
+        for name, pods in sorted(group_names(view).items()):
+            if not is_ours(name, view.key[1]):
+                continue
+            wanted = wanted_pod_group(view, pods, self._top_owner, self._voice.group_annotations(result))
+            existing = self._pod_groups.get(f"{view.key[0]}/{name}")
+            if existing is not None and not differs(existing, wanted):
+                track.group_made = True
+                continue
+            if not await self._gatekeeper.apply_pod_group(wanted):
+                return False
+            track.group_made = True
+        return True
+
+    def _needs_group(self, view: GangView, track: _Track) -> bool:
+        """Released pods stand without a PodGroup of ours (a predecessor died, or somebody deleted it)."""
+        names = [name for name in group_names(view) if is_ours(name, view.key[1])]
+        return not track.group_made and any(f"{view.key[0]}/{name}" not in self._pod_groups for name in names)
+
+    def _missing_group(self, view: GangView) -> str | None:
+        """A PodGroup of somebody else that the gang's pods name and that does not exist yet."""
+        for name in sorted(group_names(view)):
+            if not is_ours(name, view.key[1]) and f"{view.key[0]}/{name}" not in self._pod_groups:
+                return name
+        return None
+
+
+def _phase(pod: Pod) -> str:
+    return pod.metadata.label(PHASE)

@@ -1,0 +1,203 @@
+"""EDGE: `isochrone controller`: watches, state, batch admission, extender and health, wired together and run.
+
+It wires and starts; every decision is made elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import importlib.metadata
+import logging
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from admission.announce import Announcer
+from admission.batch import BatchAdmission, BatchSettings
+from admission.controller_metrics import ControllerMetrics
+from admission.let_go import Gatekeeper
+from admission.owners import Owners
+from admission.serving import background, health_app, listening, stopped_by_signals
+from admission.settings import ControllerSettings
+from scheduler.decision_log import DecisionLog
+from scheduler.extender import build_app
+from scheduler.metrics import ExtenderMetrics
+from scheduler.policy import Policy
+from topology.clock import monotonic_s, wall_time_s
+from topology.cluster_state import ClusterState
+from topology.events import EventSink
+from topology.informer import Change, HasMetadata, Informer
+from topology.kube_api import KubeApi
+from topology.objects import HyperNode, Node, Pod, PodGroup, Workload
+from topology.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=HasMetadata)
+
+_WORKLOADS = {
+    "replicasets": "/apis/apps/v1/replicasets",
+    "statefulsets": "/apis/apps/v1/statefulsets",
+    "leaderworkersets": "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets",
+}
+
+
+class Controller:
+    """Everything the process holds, built from one API connection."""
+
+    def __init__(self, api: KubeApi, settings: ControllerSettings) -> None:
+        self.state, self.owners = ClusterState(), Owners()
+        self.decisions = DecisionLog()
+        self.policy = Policy()
+        self.metrics = ControllerMetrics(importlib.metadata.version("isochrone"))
+        self.nodes = Informer(api, "/api/v1/nodes", Node, on_change=self._on_nodes)
+        self.pods = Informer(api, "/api/v1/pods", Pod, on_change=self._on_pods)
+        self.pod_groups = Informer(
+            api,
+            "/apis/scheduling.volcano.sh/v1beta1/podgroups",
+            PodGroup,
+            on_change=self._on_pod_groups,
+            absent_ok=True,
+        )
+        self.hypernodes = Informer(
+            api,
+            "/apis/topology.volcano.sh/v1alpha1/hypernodes",
+            HyperNode,
+            on_change=self._on_hypernodes,
+            absent_ok=True,
+        )
+        self.workloads = [
+            Informer(api, path, Workload, on_change=self._on_workloads, absent_ok=name == "leaderworkersets")
+            for name, path in _WORKLOADS.items()
+        ]
+        gatekeeper = Gatekeeper(api)
+        self.events = EventSink(api, "isochrone-controller", busy=lambda: self.batch.busy)
+        self.announcer = Announcer(self.state, self.events, gatekeeper, self.decisions, self.pod_groups.objects, self)
+        self.batch = BatchAdmission(
+            self.state,
+            gatekeeper,
+            self.announcer,
+            pod_groups=self.pod_groups.objects,
+            replicas=self.owners.replicas,
+            top_owner=self.owners.top_owner,
+            facts_age_s=self.facts_age_s,
+            wall_time_s=wall_time_s,
+            policy=self.policy,
+            settings=BatchSettings(quiet_s=settings.quiet / 1e6, partner_s=settings.partner_after / 1e6),
+        )
+        self.metrics.follow(self)
+
+    # --- what the extender and the probes ask ----------------------------------------------------
+
+    @property
+    def informers(self) -> dict[str, Informer[Node] | Informer[Pod] | Informer[PodGroup] | Informer[HyperNode]]:
+        """The lists that must be complete before anything is decided."""
+        return {
+            "nodes": self.nodes,
+            "pods": self.pods,
+            "podgroups": self.pod_groups,
+            "hypernodes": self.hypernodes,
+        }
+
+    def synced(self) -> bool:
+        """Every list was complete once, the owners' too."""
+        return all(i.synced.is_set() for i in self.informers.values()) and all(
+            i.synced.is_set() for i in self.workloads
+        )
+
+    def facts_age_s(self) -> float:
+        """Seconds since the API server was last heard about nodes and about pods, the older of the two."""
+        now = monotonic_s()
+        return max(now - self.nodes.last_heard_s, now - self.pods.last_heard_s)
+
+    def snapshot(self) -> Snapshot | None:
+        """The snapshot to decide on, None until the first lists are complete."""
+        return self.state.snapshot(wall_time_s(), self.facts_age_s()) if self.synced() else None
+
+    def gang_pods(self, namespace: str, gang: str) -> Sequence[Pod]:
+        """The live pods of a gang."""
+        return self.state.gang_pods(namespace, gang)
+
+    def checks(self) -> dict[str, str]:
+        """Readiness: complete lists. Old facts never take the service away (Volcano would lose it for nothing)."""
+        lists = {name: "" if i.synced.is_set() else "first list not complete" for name, i in self.informers.items()}
+        owners = all(i.synced.is_set() for i in self.workloads)
+        return {**lists, "owners": "" if owners else "first list not complete"}
+
+    # --- what the watches say --------------------------------------------------------------------
+
+    def _on_nodes(self, changes: Sequence[Change[Node]]) -> None:
+        self.state.apply_nodes(_pairs(changes))
+        self.batch.room_appeared()
+
+    def _on_hypernodes(self, changes: Sequence[Change[HyperNode]]) -> None:
+        self.state.apply_hypernodes(_pairs(changes))
+        self.batch.room_appeared()
+
+    def _on_workloads(self, changes: Sequence[Change[Workload]]) -> None:
+        self.owners.apply(_pairs(changes))
+
+    def _on_pods(self, changes: Sequence[Change[Pod]]) -> None:
+        touched = self.state.apply_pods(_pairs(changes))
+        if touched:
+            self.batch.touched(touched)
+        self.batch.room_appeared()
+        if self.pods.synced.is_set():
+            for change in changes:
+                self.announcer.changed(change.old, change.new)
+
+    def _on_pod_groups(self, changes: Sequence[Change[PodGroup]]) -> None:
+        for change in changes:
+            group = change.new or change.old
+            if group is not None:
+                self.batch.pod_group_changed(group, gone=change.new is None)
+
+    async def run(self) -> None:
+        """Watch, then hold and release, until cancelled. An informer that dies of a bug takes the process with it."""
+        async with asyncio.TaskGroup() as tasks:
+            for informer in (*self.informers.values(), *self.workloads):
+                tasks.create_task(informer.run())
+            tasks.create_task(self.events.run())
+            tasks.create_task(self.announcer.run())
+            # Planning on half a list would book what the other half holds.
+            for informer in (*self.informers.values(), *self.workloads):
+                await informer.synced.wait()
+            log.info("lists complete: %d nodes, %d pods", len(self.nodes.objects), len(self.pods.objects))
+            tasks.create_task(self.batch.run())
+
+
+def _pairs(changes: Sequence[Change[T]]) -> list[tuple[T | None, T | None]]:
+    return [(change.old, change.new) for change in changes]
+
+
+async def serve(
+    settings: ControllerSettings, ready: Callable[[], None] | None = None, *, stop: asyncio.Event | None = None
+) -> None:
+    """Runs until SIGTERM, SIGINT or `stop`. Raises BadInput for settings that cannot work."""
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    stop = stop or asyncio.Event()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(stopped_by_signals(stop))
+        api = await stack.enter_async_context(
+            await KubeApi.connect(settings.kubeconfig or None, user_agent="isochrone-controller")
+        )
+        controller = Controller(api, settings)
+        health = health_app(controller.metrics.registry, controller.checks)
+        await stack.enter_async_context(listening(health, settings.health_listen, "HEALTH_LISTEN"))
+        extender = build_app(
+            controller,
+            controller.decisions,
+            max_body_bytes=settings.max_body,
+            policy=controller.policy,
+            metrics=ExtenderMetrics(controller.metrics.registry),
+        )
+        bound = await stack.enter_async_context(listening(extender, settings.extender_listen, "EXTENDER_LISTEN"))
+        log.info("answering Volcano on %s", bound)
+        running = await stack.enter_async_context(background(controller.run()))
+        if ready:
+            ready()
+        running.add_done_callback(lambda _: stop.set())
+        await stop.wait()
+        if running.done():
+            running.result()
+        await controller.events.drain(2.0)

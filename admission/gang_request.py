@@ -1,0 +1,139 @@
+"""From the live pods of a gang to what the planner is asked, and whether it is time to ask.
+
+Decides who is a member (gated by us, nobody else in the way), who is a partner (has a place, or was released into its
+isochrone set), what bound and minimum hold. It must never know the API server or the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from admission.pod_settings import PodSettings, read_settings
+from scheduler.request import GangRequest, Partner, PodRequest, ReachBound
+from topology.cluster_state import GangKey
+from topology.labels import DECISION, GATE, PHASE, PREFILL, REQUIRED
+from topology.objects import Pod
+from topology.resources import readable_request
+from topology.snapshot import NodeTable
+
+
+@dataclass(frozen=True, slots=True)
+class GangView:
+    """One gang as it stands: its pods by role in the process, and its settings."""
+
+    key: GangKey
+    members: tuple[Pod, ...]  # gated by us alone: to be planned
+    blocked: tuple[Pod, ...]  # gated by us and by somebody else too: not yet
+    released: tuple[Pod, ...]  # released by us, not bound
+    bound: tuple[Pod, ...]
+    settings: PodSettings
+    explicit_minimum: bool
+    problems: tuple[str, ...]
+
+    @property
+    def held(self) -> tuple[Pod, ...]:
+        """Everyone whom our gate holds."""
+        return self.members + self.blocked
+
+    @property
+    def started(self) -> bool:
+        """Some of the gang's pods were let go already: a PodGroup must stand."""
+        return bool(self.released or self.bound)
+
+
+def view_of(key: GangKey, pods: Sequence[Pod]) -> GangView:
+    """Sort a gang's live pods (terminating ones left out) and settle what holds for all of them.
+
+    Where pods differ, the stricter wins: the smallest bound, the largest message, the largest minimum.
+    """
+    live = sorted((p for p in pods if p.metadata.deletion_timestamp is None), key=lambda p: p.metadata.name)
+    gated = [p for p in live if p.has_gate(GATE) and not p.spec.node_name]
+    settings, explicit, problems = _settings(live)
+    return GangView(
+        key=key,
+        members=tuple(p for p in gated if len(p.spec.scheduling_gates or ()) == 1),
+        blocked=tuple(p for p in gated if len(p.spec.scheduling_gates or ()) > 1),
+        released=tuple(
+            p for p in live if not p.has_gate(GATE) and not p.spec.node_name and p.metadata.annotation(DECISION)
+        ),
+        bound=tuple(p for p in live if p.spec.node_name),
+        settings=settings,
+        explicit_minimum=explicit,
+        problems=problems,
+    )
+
+
+def _settings(pods: Sequence[Pod]) -> tuple[PodSettings, bool, tuple[str, ...]]:
+    read = [read_settings(p.metadata.annotations, asks=False) for p in pods]
+    problems = sorted({str(bad) for _, wrong in read for bad in wrong})
+    each = [settings for settings, _ in read] or [PodSettings()]
+    prefill = [s.min_prefill for s in each if s.min_prefill is not None]
+    decode = [s.min_decode for s in each if s.min_decode is not None]
+    merged = PodSettings(
+        reach_us=min(s.reach_us for s in each),
+        reach_size_bytes=max(s.reach_size_bytes for s in each),
+        mode="required" if any(s.mode == REQUIRED for s in each) else "preferred",
+        pairing="all" if any(s.pairing == "all" for s in each) else "nearest",
+        min_prefill=max(prefill, default=1),
+        min_decode=max(decode, default=1),
+    )
+    return merged, bool(prefill or decode), tuple(problems)
+
+
+def request_of(view: GangView, table: NodeTable) -> GangRequest:
+    """The planner's request. A released partner counts on every node that its own affinity allows."""
+    partners = [
+        Partner(p.metadata.uid, p.metadata.name, p.metadata.label(PHASE), (p.spec.node_name,)) for p in view.bound
+    ]
+    for pod in view.released:
+        allowed = table.accept_mask(pod.spec)
+        names = tuple(name for name, ok in zip(table.names, allowed.tolist(), strict=True) if ok)
+        partners.append(Partner(pod.metadata.uid, pod.metadata.name, pod.metadata.label(PHASE), names, bound=False))
+    settings = view.settings
+    return GangRequest(
+        namespace=view.key[0],
+        name=view.key[1],
+        members=tuple(pod_request_of(p) for p in view.members),
+        partners=tuple(partners),
+        bound=ReachBound(settings.reach_us, settings.reach_size_bytes),
+        pairing=settings.pairing,
+        mode=settings.mode,
+        min_prefill=settings.min_prefill or 1,
+        min_decode=settings.min_decode or 1,
+    )
+
+
+def pod_request_of(pod: Pod) -> PodRequest:
+    """One pod as a request; a quantity that is none counts as nothing here and is reported elsewhere."""
+    amounts, _ = readable_request(pod.spec)
+    meta = pod.metadata
+    return PodRequest(meta.uid, meta.namespace, meta.name, meta.label(PHASE), amounts, pod.spec)
+
+
+def complete(view: GangView, replicas: Mapping[str, int]) -> bool:
+    """Whether everybody who is to come is here, so that nothing is gained by waiting for a quiet moment.
+
+    `replicas` is owner uid to wanted pods. True when every owner has as many live pods as it wants; and for pods
+    without a known owner, when a minimum was stated and is there.
+    """
+    pods = view.held + view.released + view.bound
+    per_owner: dict[str, int] = {}
+    ownerless: list[Pod] = []
+    for pod in pods:
+        owner = pod.metadata.controller
+        if owner is None or owner.uid not in replicas:
+            ownerless.append(pod)
+        else:
+            per_owner[owner.uid] = per_owner.get(owner.uid, 0) + 1
+    if any(per_owner[uid] < replicas[uid] for uid in per_owner):
+        return False
+    if not ownerless:
+        return True
+    prefill = sum(1 for p in pods if p.metadata.label(PHASE) == PREFILL)
+    settings = view.settings
+    return (
+        view.explicit_minimum
+        and prefill >= (settings.min_prefill or 1)
+        and len(pods) - prefill >= (settings.min_decode or 1)
+    )

@@ -1,0 +1,46 @@
+"""Who stands behind a pod: how many pods an owner wants, and who is at the top of the chain.
+
+Kept from watch changes; no I/O. ReplicaSets belong to Deployments and go with every rollout, so what is to outlive a
+rollout hangs on the top owner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from topology.objects import OwnerReference, Pod, Workload
+
+_MAX_CHAIN = 5
+
+
+class Owners:
+    """Workloads by uid. `replicas` counts those that make pods themselves."""
+
+    def __init__(self) -> None:
+        self._workloads: dict[str, Workload] = {}
+        self._replicas: dict[str, int] = {}
+
+    def apply(self, changes: Iterable[tuple[Workload | None, Workload | None]]) -> None:
+        """Workloads that came, changed or went. One without a replica count wants one pod (the API's default)."""
+        for old, new in changes:
+            if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
+                self._workloads.pop(old.metadata.uid, None)
+                self._replicas.pop(old.metadata.uid, None)
+            if new is not None:
+                self._workloads[new.metadata.uid] = new
+                self._replicas[new.metadata.uid] = 1 if new.spec.replicas is None else new.spec.replicas
+
+    def replicas(self) -> Mapping[str, int]:
+        """Owner uid to the number of pods that it wants."""
+        return self._replicas
+
+    def top_owner(self, pod: Pod) -> OwnerReference | None:
+        """The last controlling owner that is known from the pod upwards; None for a pod that nobody controls."""
+        owner = pod.metadata.controller
+        for _ in range(_MAX_CHAIN):
+            workload = self._workloads.get(owner.uid) if owner is not None else None
+            above = workload.metadata.controller if workload is not None else None
+            if above is None:
+                break
+            owner = above
+        return owner

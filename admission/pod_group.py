@@ -1,0 +1,112 @@
+"""The PodGroup of a gang, as it should be. Pure: pods in, object out; server-side apply makes it so.
+
+`minMember` is the sum of `minTaskMember`, so both hold Volcano to the same minimum. Owners are the top owners of the
+pods (the Deployment, not its ReplicaSet, which goes with a rollout), or the pods themselves where nobody owns them;
+never with blockOwnerDeletion, which would need rights on their finalizers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from admission.gang import podgroup_name
+from admission.gang_request import GangView
+from topology.labels import DECODE, GANG, GROUP_NAME, PHASE, PREFILL, QUEUE_NAME, TASK_SPEC
+from topology.objects import OwnerReference, Pod, PodGroup
+from topology.resources import CPU, PODS, Amounts, readable_request, sum_amounts
+
+API_VERSION = "scheduling.volcano.sh/v1beta1"
+_MAX_OWNERS = 100
+
+TopOwner = Callable[[Pod], OwnerReference | None]
+"""Finds the top owner of a pod; None where the chain is not known yet or nobody owns it."""
+
+
+def group_names(view: GangView) -> dict[str, list[Pod]]:
+    """PodGroup name to the gang's pods that name it; pods that name none are left out."""
+    names: dict[str, list[Pod]] = {}
+    for pod in (*view.held, *view.released, *view.bound):
+        if name := pod.metadata.annotation(GROUP_NAME):
+            names.setdefault(name, []).append(pod)
+    return names
+
+
+def is_ours(name: str, gang: str) -> bool:
+    """Whether a PodGroup name is the one we give this gang; any other belongs to somebody else and is kept."""
+    return name == podgroup_name(gang)
+
+
+def wanted_pod_group(
+    view: GangView, pods: Sequence[Pod], top_owner: TopOwner, annotations: Mapping[str, str]
+) -> dict[str, Any]:
+    """The object to apply. `pods` are the gang's pods that name it, at least one."""
+    namespace, gang = view.key
+    settings = view.settings
+    minimum = {PREFILL: settings.min_prefill or 1, DECODE: settings.min_decode or 1}
+    spec: dict[str, Any] = {
+        "minMember": sum(minimum.values()),
+        "queue": _first(p.metadata.annotation(QUEUE_NAME) for p in pods) or "default",
+        "minResources": _resources(pods, minimum),
+    }
+    roles = {phase: sorted({_role(p) for p in pods if p.metadata.label(PHASE) == phase}) for phase in minimum}
+    # Per-role minimums need one role name per phase; where people gave several, the sum alone holds the gang.
+    if all(len(names) <= 1 for names in roles.values()) and roles[PREFILL] != roles[DECODE]:
+        spec["minTaskMember"] = {(names or [phase])[0]: minimum[phase] for phase, names in roles.items()}
+    if priority := _first(p.spec.priority_class_name for p in pods):
+        spec["priorityClassName"] = priority
+    return {
+        "apiVersion": API_VERSION,
+        "kind": "PodGroup",
+        "metadata": {
+            "name": podgroup_name(gang),
+            "namespace": namespace,
+            "labels": {GANG: gang, "app.kubernetes.io/managed-by": "isochrone"},
+            "annotations": dict(annotations),
+            "ownerReferences": _owners(pods, top_owner),
+        },
+        "spec": spec,
+    }
+
+
+def differs(existing: PodGroup, wanted: Mapping[str, Any]) -> bool:
+    """Whether somebody changed what holds the gang's minimum."""
+    spec = wanted["spec"]
+    roles: dict[str, int] = spec.get("minTaskMember", {})
+    return bool(existing.spec.min_member != spec["minMember"] or (existing.spec.min_task_member or {}) != roles)
+
+
+def _role(pod: Pod) -> str:
+    meta = pod.metadata
+    return meta.annotation(TASK_SPEC) or meta.label(TASK_SPEC) or meta.label(PHASE)
+
+
+def _first(values: Any) -> str:
+    return next((v for v in values if v), "")
+
+
+def _resources(pods: Sequence[Pod], minimum: Mapping[str, int]) -> dict[str, str]:
+    """What the minimum needs, from the smallest pods of each phase: more would keep a gang out that could run."""
+    chosen: list[Amounts] = []
+    for phase, count in minimum.items():
+        requests = [readable_request(p.spec)[0] for p in pods if p.metadata.label(PHASE) == phase]
+        requests.sort(key=lambda amounts: sorted(amounts.items()))
+        # Pods that are still to come are taken to be like the largest of those that are here.
+        chosen += (requests + requests[-1:] * count)[:count]
+    total = sum_amounts(chosen)
+    return {
+        name: f"{amount}m" if name == CPU else str(amount) for name, amount in sorted(total.items()) if name != PODS
+    }
+
+
+def _owners(pods: Sequence[Pod], top_owner: TopOwner) -> list[dict[str, str]]:
+    owners: dict[str, dict[str, str]] = {}
+    for pod in sorted(pods, key=lambda p: p.metadata.name):
+        owner = top_owner(pod)
+        if owner is None:
+            owner = OwnerReference(kind="Pod", name=pod.metadata.name, uid=pod.metadata.uid, api_version="v1")
+        owners.setdefault(
+            owner.uid,
+            {"apiVersion": owner.api_version, "kind": owner.kind, "name": owner.name, "uid": owner.uid},
+        )
+    return list(owners.values())[:_MAX_OWNERS]

@@ -1,0 +1,101 @@
+"""EDGE: how a process of ours serves: listeners with limits, probes and metrics, a clean stop on a signal.
+
+Decides when a server is up and how long it may take to go down. It must never know what is served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+
+from admission.settings import HostPort
+from topology.bad_input import BadInput
+
+STOP_LIMIT_S: Final = 10.0
+KEEP_ALIVE_S: Final = 120.0  # above the API server's own 90 s, so that it is the one that closes
+
+Checks = Callable[[], Mapping[str, str]]
+"""Name of a readiness check to why it fails, empty while it holds."""
+
+
+def health_app(registry: CollectorRegistry, checks: Checks, notes: Callable[[], list[str]] = list) -> web.Application:
+    """`/livez` (the process alone), `/readyz` (`?verbose` lists the checks and `notes`), `/metrics`."""
+
+    async def livez(_request: web.Request) -> web.Response:
+        return web.Response(text="ok\n")
+
+    async def readyz(request: web.Request) -> web.Response:
+        said = checks()
+        ready = not any(said.values())
+        lines = [f"[{'-' if why else '+'}] {name} {why or 'ok'}" for name, why in said.items()] + notes()
+        short = "ok" if ready else "; ".join(f"{name}: {why}" for name, why in said.items() if why)
+        text = "\n".join(lines) if "verbose" in request.query else short
+        return web.Response(text=text + "\n", status=200 if ready else 503)
+
+    async def metrics(_request: web.Request) -> web.Response:
+        return web.Response(body=generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+    app = web.Application()
+    app.router.add_get("/livez", livez)
+    app.router.add_get("/readyz", readyz)
+    app.router.add_get("/metrics", metrics)
+    return app
+
+
+@contextlib.asynccontextmanager
+async def listening(
+    app: web.Application, where: HostPort, setting: str, tls: ssl.SSLContext | None = None
+) -> AsyncIterator[HostPort]:
+    """Serves while the context lasts; yields the address with the port that the system chose.
+
+    Raises BadInput naming `ISOCHRONE_<setting>` for an address that cannot be used.
+    """
+    runner = web.AppRunner(
+        app, access_log=None, handle_signals=False, keepalive_timeout=KEEP_ALIVE_S, shutdown_timeout=STOP_LIMIT_S
+    )
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, where.host, where.port, ssl_context=tls)
+        try:
+            await site.start()
+        except OSError as error:
+            raise BadInput(f"ISOCHRONE_{setting}", str(where), f"it cannot be used: {error.strerror}") from None
+        host, port, *_ = runner.addresses[0]
+        yield HostPort(str(host), int(port))
+    finally:
+        await runner.cleanup()
+
+
+@contextlib.asynccontextmanager
+async def background(work: Awaitable[None]) -> AsyncIterator[asyncio.Future[None]]:
+    """Runs `work` while the context lasts; cancelled at its end, and waited for with a limit."""
+    task = asyncio.ensure_future(work)
+    try:
+        yield task
+    finally:
+        task.cancel()
+        await asyncio.wait([task], timeout=STOP_LIMIT_S)
+
+
+@contextlib.contextmanager
+def stopped_by_signals(stop: asyncio.Event) -> Iterator[None]:
+    """SIGTERM and SIGINT set the event while the context lasts."""
+    loop = asyncio.get_running_loop()
+    taken = []
+    for number in (signal.SIGTERM, signal.SIGINT):
+        # Only a main thread may take signals; tests run servers elsewhere.
+        with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
+            loop.add_signal_handler(number, stop.set)
+            taken.append(number)
+    try:
+        yield
+    finally:
+        for number in taken:
+            loop.remove_signal_handler(number)

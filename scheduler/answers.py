@@ -1,0 +1,267 @@
+"""One function per verb of Volcano's extender plugin: request bytes in, answer bytes out.
+
+Rules of this file. (1) Every answer is one that Volcano can use: all nodes asked are scored, scores are distinct,
+finite and in 0 to 100 points x `policy.volcano_weight`. (2) A pod that is none of ours, and any pod before the first
+lists are complete, gets a neutral answer. (3) A wrong setting on a pod counts as its default here: the webhook is
+where a person is told. (4) Nothing assumes that prioritize ran: Volcano skips it for nominated pods and for a single
+candidate. (5) Only allocateFunc may say no, only to a pod that is `required`, and only for a partner that has a place.
+
+It must never know HTTP, time, or who reads the decision it hands back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, Protocol
+
+from scheduler import volcano_wire as wire
+from scheduler.decide import decide
+from scheduler.decision import Decision
+from scheduler.policy import Policy
+from scheduler.request import Partner, PodRequest, ReachBound
+from scheduler.session import SessionLedger, Tried
+from topology import labels, units
+from topology.bad_input import BadInput
+from topology.objects import Pod
+from topology.resources import readable_request
+from topology.snapshot import Snapshot
+
+
+class ClusterView(Protocol):
+    """What an answer may look at. Both are cheap: they are asked in every call."""
+
+    def snapshot(self) -> Snapshot | None:
+        """The facts now; None until the first lists are complete."""
+
+    def gang_pods(self, namespace: str, gang: str) -> Sequence[Pod]:
+        """The live pods with this gang label, placed or not."""
+
+
+class Result(StrEnum):
+    """What an answer said: closed set, the label of a metric."""
+
+    SCORED = "scored"
+    FOREIGN = "foreign"  # none of our pods: no opinion
+    COLD = "cold"  # asked before the first lists were complete: no opinion
+    ACCEPTED = "accepted"
+    REFUSED = "refused"
+    TAKEN_BACK = "taken-back"
+    NEUTRAL = "neutral"  # a verb on which we never have an opinion
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The body to send, what it says, the decision behind it if there is one, and a sentence for a log on refusal."""
+
+    body: bytes
+    result: Result
+    decision: Decision | None = None
+    refusal: str = ""
+
+
+def prioritize(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+    """Scores for all nodes asked, those beyond the bound too: they rank below every node within."""
+    call = wire.decode_prioritize(body)
+    request = _request_of(call.task)
+    if request is None:
+        return Answer(wire.scores({}), Result.FOREIGN)  # to Volcano a node without a score has 0
+    snapshot = view.snapshot()
+    if snapshot is None:
+        return Answer(wire.scores(dict.fromkeys(call.nodes, 0.0)), Result.COLD)
+    pod = call.task.pod
+    ranking = decide(
+        request,
+        _overlaid(snapshot, request.uid, view, ledger),
+        call.nodes,
+        partners=_partners(request, pod, view, ledger),
+        bound=_bound_of(pod),
+        policy=policy,
+    )
+    return Answer(wire.scores(ranking.scores), Result.SCORED, decision=ranking.decision)
+
+
+def allocate(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+    """Remembers the place for the rest of the session, or refuses it when a partner's place is out of reach."""
+    task = wire.decode_event(body)
+    request = _request_of(task)
+    if request is None:
+        return Answer(wire.event(), Result.FOREIGN)
+    snapshot = view.snapshot()
+    too_far = _too_far(snapshot, request, task, view, ledger) if snapshot is not None else ""
+    if too_far:
+        # Volcano takes the place back itself, and no sibling may be measured against it meanwhile.
+        ledger.forget(request.uid)
+        return Answer(wire.event(too_far), Result.REFUSED, refusal=too_far)
+    ledger.allocated(_tried(request, task))
+    return Answer(wire.event(), Result.ACCEPTED if snapshot is not None else Result.COLD)
+
+
+def deallocate(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+    """Forgets the place, or remembers that the pod is being evicted from it."""
+    task = wire.decode_event(body)
+    request = _request_of(task)
+    if request is None:
+        return Answer(wire.event(), Result.FOREIGN)
+    ledger.deallocated(_tried(request, task))
+    return Answer(wire.event(), Result.TAKEN_BACK)
+
+
+def close_session(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+    """The session is over, and with it everything that was only tried."""
+    wire.check_object(body)
+    ledger.close()
+    return Answer(wire.NOTHING, Result.NEUTRAL)
+
+
+def open_session(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+    """The whole cluster, every second: taken without a look, so that a configuration with this verb still works."""
+    return Answer(wire.NOTHING, Result.NEUTRAL)
+
+
+Verb = Callable[[wire.Body, ClusterView, SessionLedger, Policy], Answer]
+
+
+def _without_opinion(neutral: bytes) -> Verb:
+    def answer(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+        wire.check_object(body)
+        return Answer(neutral, Result.NEUTRAL)
+
+    return answer
+
+
+NEUTRAL: Final[Mapping[str, bytes]] = {
+    "prioritize": wire.scores({}),
+    "allocateFunc": wire.event(),
+    "deallocateFunc": wire.event(),
+    "onSessionClose": wire.NOTHING,
+    "onSessionOpen": wire.NOTHING,
+    "predicate": wire.FITS,
+    "jobEnqueueable": wire.ABSTAIN,
+    "jobReady": wire.READY,
+    "preemptable": wire.NO_VICTIMS,
+    "reclaimable": wire.NO_VICTIMS,
+    "queueOverused": wire.NOT_OVERUSED,
+}
+"""Per verb what to say when there is nothing to say; also when we fail, so that a bug of ours stops no scheduling."""
+
+VERBS: Final[Mapping[str, Verb]] = {verb: _without_opinion(neutral) for verb, neutral in NEUTRAL.items()} | {
+    "prioritize": prioritize,
+    "allocateFunc": allocate,
+    "deallocateFunc": deallocate,
+    "onSessionClose": close_session,
+    "onSessionOpen": open_session,
+}
+
+UNREAD: Final = frozenset({"onSessionOpen"})
+"""Verbs whose body is not even kept: it can be a gigabyte."""
+
+
+# --- from a task to a request ------------------------------------------------------------------
+
+
+def _request_of(task: wire.Task) -> PodRequest | None:
+    """The task as a request, or None for a pod without a phase of ours: nothing can be said about its pair."""
+    pod = task.pod
+    phase = pod.metadata.label(labels.PHASE)
+    if phase not in labels.PHASES:
+        return None
+    return PodRequest(
+        uid=task.uid or pod.metadata.uid or pod.key,
+        namespace=task.namespace or pod.metadata.namespace,
+        name=task.name or pod.metadata.name,
+        phase=phase,
+        amounts=readable_request(pod.spec)[0],
+        spec=pod.spec,
+    )
+
+
+def _tried(request: PodRequest, task: wire.Task) -> Tried:
+    gang = task.pod.metadata.label(labels.GANG)
+    return Tried(
+        request.uid,
+        request.name,
+        request.namespace,
+        gang,
+        request.phase,
+        task.node_name,
+        request.amounts,
+        task.status,
+    )
+
+
+def _bound_of(pod: Pod) -> ReachBound:
+    us, size_bytes = labels.DEFAULT_REACH_US, labels.DEFAULT_REACH_SIZE_BYTES
+    if text := pod.metadata.annotation(labels.REACH):
+        with suppress(BadInput):
+            us = units.parse_duration_us(text, labels.REACH)
+    if text := pod.metadata.annotation(labels.REACH_SIZE):
+        with suppress(BadInput):
+            size_bytes = units.parse_size_bytes(text, labels.REACH_SIZE)
+    return ReachBound(us, size_bytes)
+
+
+# --- where the others are ----------------------------------------------------------------------
+
+
+def _partners(request: PodRequest, pod: Pod, view: ClusterView, ledger: SessionLedger) -> tuple[Partner, ...]:
+    """Pods of the other phase that have a place: bound, or put there in this session. By uid, what is bound wins."""
+    gang = pod.metadata.label(labels.GANG)
+    if not gang:
+        return ()
+    other = labels.DECODE if request.phase == labels.PREFILL else labels.PREFILL
+    bound = {
+        p.metadata.uid: Partner(p.metadata.uid, p.metadata.name, other, (p.spec.node_name,))
+        for p in view.gang_pods(request.namespace, gang)
+        if p.metadata.label(labels.PHASE) == other and _stays(p) and not ledger.leaving(p.metadata.uid)
+    }
+    tried = {p.uid: p for p in ledger.partners(request.namespace, gang, other)}
+    return tuple((tried | bound).values())
+
+
+def _stays(pod: Pod) -> bool:
+    """Bound and not on its way out: whoever replaces a leaving pod is placed anew."""
+    return bool(pod.spec.node_name) and not pod.finished and pod.metadata.deletion_timestamp is None
+
+
+def _overlaid(snapshot: Snapshot, uid: str, view: ClusterView, ledger: SessionLedger) -> Snapshot:
+    """The snapshot as this session left it, without the pod itself: it must not compete with its own reservation."""
+    bound = {
+        pod.metadata.uid
+        for namespace, gang in ledger.gangs()
+        for pod in view.gang_pods(namespace, gang)
+        if pod.spec.node_name
+    }
+    tried = ledger.assumed(without=bound | {uid})
+    if tried:
+        snapshot = snapshot.with_assumed(tried)
+    return snapshot.without_assumed([uid]) if uid in snapshot.assumed else snapshot
+
+
+def _too_far(snapshot: Snapshot, request: PodRequest, task: wire.Task, view: ClusterView, ledger: SessionLedger) -> str:
+    """Why this node cannot be taken, or nothing. Nodes that we do not know are not judged."""
+    if task.pod.metadata.annotation(labels.REACH_MODE) != labels.REQUIRED or task.status == wire.RUNNING:
+        return ""
+    table, bound = snapshot.table, _bound_of(task.pod)
+    node = table.index.get(task.node_name)
+    if node is None:
+        return ""
+    away = [
+        (table.reach.between(node, table.index[name], bound.size_bytes), partner.name, name)
+        for partner in _partners(request, task.pod, view, ledger)
+        for name in partner.nodes
+        if name in table.index
+    ]
+    if not away:
+        return ""
+    # With `pairing: nearest` one partner in reach is enough; else all of them must be.
+    nearest = task.pod.metadata.annotation(labels.PAIRING) == labels.NEAREST
+    reach, name, where = (min if nearest else max)(away, key=lambda found: (found[0].us, found[1]))
+    if reach.us <= bound.us:
+        return ""
+    return (
+        f"isochrone: {request.phase} pod {request.name} on {task.node_name} would be {units.show_us(reach.us)} "
+        f"({reach.basis}) from {name} on {where}, and its bound is {units.show_us(bound.us)}"
+    )

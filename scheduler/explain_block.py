@@ -1,0 +1,215 @@
+"""The annotation isochrone.dev/placement: a small table that `kubectl describe` shows as an indented block.
+
+Rules of this file. (1) At most eight lines, each at most 130 characters (kubectl cuts at 138). (2) The first word of a
+line says what the line is about; it is padded, so values stand under each other. (3) Same decision, same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from scheduler.decision import Candidate, Decision, Outcome, PairReach, Plan
+from scheduler.explain import held_event
+from scheduler.explain_words import (
+    LINE_CHARS,
+    NAMES_SHOWN,
+    amount,
+    clip,
+    counts,
+    facts_of,
+    gap_of,
+    helps,
+    helps_one,
+    name_of,
+    nearest_room,
+    over,
+    path_of,
+    phase_counts,
+    plural,
+    set_of,
+    whole_points,
+)
+from scheduler.reasons import Blocked, Obstacle, blocked_of, is_joiner, reason_of
+from scheduler.verdicts import VerdictCode
+from topology.labels import PHASES, PREFILL
+from topology.units import show_us
+
+MAX_LINES: Final = 8
+_RUNNERS_UP: Final = 2
+
+Row = tuple[str, str]  # first word, and what stands behind it
+
+
+def placement_block(
+    decision: Decision,
+    plan: Plan | None = None,
+    *,
+    bound_node: str | None = None,
+    facts_age_s: float | None = None,
+) -> str:
+    """The block of one pod. `bound_node` once its binding was seen; before that the place is called planned."""
+    age = decision.facts_age_s if facts_age_s is None else facts_age_s
+    held = decision.chosen is None and bound_node is None
+    rows = _held_rows(decision, plan) if held else _placed_rows(decision, plan, bound_node)
+    facts = [facts_of(age).removeprefix("facts ")]
+    if not held and decision.predicted_gpus:
+        facts.append("GPUs predicted: the device plugin picks the cards")
+    return _table([*rows, ("facts", "; ".join(facts))])
+
+
+def _placed_rows(decision: Decision, plan: Plan | None, bound_node: str | None) -> list[Row]:
+    node = bound_node or decision.chosen or ""
+    mine = next((c for c in decision.ranked if c.node == node), None)
+    rows = [("placed" if bound_node else "planned", f"{name_of(node)}  {_parts(mine)}")]
+    if bound_node and decision.chosen not in (None, bound_node):
+        rows.append(("instead", f"of {name_of(decision.chosen or '')}, which was planned"))
+    elif decision.partner is not None:
+        rows.append(("pair", _pair(decision, decision.partner, plan)))
+    others = [c for c in decision.ranked if c.node != node][:_RUNNERS_UP]
+    if others:
+        rows.append(("next", "   ".join(_runner_up(c) for c in others)))
+    elif decision.eligible == 1:
+        rows.append(("next", f"none: the only feasible node of {decision.node_count}"))
+    out = decision.node_count - decision.eligible
+    if out:
+        listed = counts(decision).partition(": ")[2]
+        rows.append(("counts", f"{out} of {decision.node_count} ruled out: {listed}"))
+    allowed = plan.set_for(decision.request.phase) if plan is not None else None
+    if allowed is not None:
+        rows.append(("set", set_of(allowed)))
+    return rows
+
+
+def _parts(candidate: Candidate | None) -> str:
+    if candidate is None:
+        return "not among the scores kept"
+    score, parts = whole_points(candidate)
+    return f"score {score} = " + "  ".join(f"{name} {points}/{of}" for name, points, of in parts)
+
+
+def _pair(decision: Decision, pair: PairReach, plan: Plan | None) -> str:
+    partner = pair.decode if decision.request.phase == PREFILL else pair.prefill
+    there = _node_of(partner, plan)
+    where = f" on {name_of(there)}" if there else ""
+    reach = f"{show_us(pair.reach.us)} {pair.reach.basis}"
+    return f"{name_of(partner)}{where}  {reach}  bound {show_us(decision.bound_us)}  {pair.reach.path}"
+
+
+def _node_of(pod: str, plan: Plan | None) -> str:
+    """Where a pod of the plan is or will be; empty for a released partner, which may still take one of several."""
+    if plan is None:
+        return ""
+    for member in plan.request.members:
+        if member.name == pod and member.uid in plan.places:
+            return plan.places[member.uid]
+    for partner in plan.request.partners:
+        if partner.name == pod and len(partner.nodes) == 1:
+            return partner.nodes[0]
+    return ""
+
+
+def _runner_up(candidate: Candidate) -> str:
+    reach = f" ({show_us(candidate.reach.us)}, {candidate.reach.path})" if candidate.reach else ""
+    return f"{name_of(candidate.node)} {whole_points(candidate)[0]}{reach}"
+
+
+def _held_rows(decision: Decision, plan: Plan | None) -> list[Row]:
+    if plan is None:
+        return [("none", counts(decision)), *_within(decision), *_nearest(decision)]
+    blocked = blocked_of(plan, decision)
+    if plan.outcome in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG) or blocked is None:
+        return [("none", held_event(plan, decision)[1])]
+    rows = [("none", counts(decision))]
+    if is_joiner(plan):
+        rows.append(("gang", f"has its minimum; this pod alone waits, for a place within {show_us(decision.bound_us)}"))
+        rows += [*_within(decision), *_nearest(decision)]
+        return rows + _helps(helps_one(decision))
+    needed = phase_counts(*(plan.request.still_needed(phase) for phase in PHASES))
+    rows.append(
+        ("gang", f"{needed} together, every pair within {show_us(decision.bound_us)}: {blocked.obstacle.value}")
+    )
+    rows += _gang_rows(plan, blocked)
+    rows += _within(blocked.decision)
+    return rows + _helps(helps(plan.shortfall.remedies) if plan.shortfall else "")
+
+
+def _helps(advice: str) -> list[Row]:
+    return [("helps", advice)] if advice else []
+
+
+def _gang_rows(plan: Plan, blocked: Blocked) -> list[Row]:
+    rows: list[Row] = []
+    short, bound_us = plan.shortfall, plan.request.bound.us
+    if short is None or blocked.obstacle is Obstacle.NO_ROOM:
+        return rows
+    if (pair := short.closest) is not None:
+        far = pair.reach.us > bound_us
+        gap = f", {over(pair.reach.us, bound_us)}" if far else ""
+        rows.append(("nearest", f"{name_of(pair.prefill)} and {name_of(pair.decode)}  {show_us(pair.reach.us)}{gap}"))
+        rows.append(("path", path_of(pair.reach)))
+    if short.needed_gpus and blocked.obstacle is Obstacle.DOES_NOT_FIT_TOGETHER:
+        where = f" ({short.best_where})" if short.best_where else ""
+        rows.append(("best", f"{short.best_gpus} free of {amount(short.needed_gpus, 'gpus')} needed{where}"))
+    return rows
+
+
+def _within(decision: Decision) -> list[Row]:
+    """The node that came closest to having room."""
+    if (miss := nearest_room(decision)) is None:
+        return []
+    return [("room", f"best {name_of(miss.node)}: {amount(miss.have, miss.unit, 'free')}, {gap_of(miss)}")]
+
+
+def _nearest(decision: Decision) -> list[Row]:
+    far = decision.nearest.get(VerdictCode.REACH_EXCEEDED)
+    if far is None:
+        return []
+    whom = f" from {name_of(far.partner)}" if far.partner else ""
+    return [("nearest", f"{name_of(far.node)} has room  {show_us(far.have)}{whom}, {over(far.have, far.need)}")]
+
+
+def gang_block(plan: Plan) -> str:
+    """The block of a whole gang, for its PodGroup: who goes where, the worst pair, the sets, who is left out."""
+    gang, bound_us = plan.request, plan.request.bound.us
+    shown = next(iter(plan.decisions.values()), None)
+    facts = [("facts", facts_of(shown.facts_age_s).removeprefix("facts "))] if shown else []
+    if plan.outcome != Outcome.PLANNED:
+        blocked = blocked_of(plan)
+        head = ("none", f"{reason_of(plan)}: {name_of(gang.name)}")
+        if blocked is None:
+            return _table([head, ("why", held_event(plan)[1])])
+        rows = _held_rows(blocked.decision, plan)
+        return _table([head, ("counts", rows[0][1]), *rows[1:], *facts])
+    planned = {p: [m for m in gang.members if m.phase == p and m.uid in plan.places] for p in PHASES}
+    sizes = phase_counts(*(len(planned[p]) for p in PHASES))
+    minimum = phase_counts(gang.min_prefill, gang.min_decode)
+    beside = f", beside {plural(len(gang.partners), 'pod')} placed before" if gang.partners else ""
+    rows = [("gang", f"{name_of(gang.name)}: {sizes} planned{beside}; minimum {minimum}")]
+    rows += [(p, _places(plan, [(m.name, plan.places[m.uid]) for m in planned[p]])) for p in PHASES if planned[p]]
+    if plan.worst is not None:
+        worst = plan.worst
+        ends = f"{name_of(worst.prefill)} and {name_of(worst.decode)}"
+        rows.append(("worst", f"{show_us(worst.reach.us)} ({path_of(worst.reach)})  bound {show_us(bound_us)}  {ends}"))
+    sets = [(p, s) for p in PHASES if planned[p] and (s := plan.set_for(p)) is not None]
+    if len(sets) == 2 and sets[0][1] == sets[1][1]:
+        rows.append(("set", f"both {set_of(sets[0][1])}"))
+    else:
+        rows += [("set", f"{p} {set_of(s)}") for p, s in sets]
+    left = sorted(m.name for m in gang.members if m.uid not in plan.places)
+    if left:
+        rows.append(("left", f"out for now, {plural(len(left), 'pod')}: {', '.join(map(name_of, left[:NAMES_SHOWN]))}"))
+    return _table([*rows, *facts])
+
+
+def _places(plan: Plan, members: Sequence[tuple[str, str]]) -> str:
+    shown = [f"{name_of(pod)} on {name_of(node)}" for pod, node in sorted(members)[:NAMES_SHOWN]]
+    more = len(members) - NAMES_SHOWN
+    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+
+
+def _table(rows: Sequence[Row]) -> str:
+    """First words padded to one width; the last row (the facts) survives where there are too many."""
+    kept = [*rows[: MAX_LINES - 1], rows[-1]] if len(rows) > MAX_LINES else rows
+    width = max(len(word) for word, _ in kept)
+    return "\n".join(clip(f"{word:<{width}}  {text}", LINE_CHARS) for word, text in kept)

@@ -1,0 +1,205 @@
+"""The words that every explanation is put together from: counts, gaps, scores and names, each in one way only.
+
+Rules of this file. (1) It turns values into words and decides nothing. (2) Whatever it returns is one line, and `clip`
+keeps it within a limit. (3) Lists are sorted by count, then text, and name three at most.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from scheduler.decision import NANO, Candidate, Decision, Remedy
+from scheduler.request import GangRequest
+from scheduler.verdicts import Verdict, VerdictCode
+from topology.isochrone_sets import NodeSet
+from topology.labels import PHASES, REACH
+from topology.reach import Reach
+from topology.units import show_age, show_bytes, show_us
+
+EVENT_BYTES: Final = 1000
+"""The API server refuses a note above 1,024 bytes; the rest is for whoever prefixes it."""
+
+LINE_CHARS: Final = 130
+"""kubectl cuts each line of a described annotation at 138 characters, its indent included."""
+
+NAMES_SHOWN: Final = 3
+NAME_CHARS: Final = 63
+"""Names longer than a DNS label are cut in the middle: both ends say which one it is."""
+
+_ROOM: Final = (VerdictCode.INSUFFICIENT_GPU, VerdictCode.INSUFFICIENT_MEMORY, VerdictCode.INSUFFICIENT_OTHER)
+
+PHRASES: Final[dict[VerdictCode, str]] = {
+    VerdictCode.ELIGIBLE: "eligible",
+    VerdictCode.NODE_NOT_ACCEPTED: "not open to the pod",
+    VerdictCode.RESOURCE_MISSING: "without a resource the pod asks for",
+    VerdictCode.INSUFFICIENT_GPU: "without enough free GPUs",
+    VerdictCode.INSUFFICIENT_MEMORY: "without enough free memory",
+    VerdictCode.INSUFFICIENT_OTHER: "short of another resource",
+    VerdictCode.REACH_EXCEEDED: "beyond reach",
+    VerdictCode.GANG_TOO_LARGE: "with room for one pod but not for all within reach",
+}
+"""One phrase per verdict, to follow a count of nodes; `counts` makes it exact where the numbers are known."""
+
+_BREAKS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
+
+
+def clip(text: str, limit: int, *, count_bytes: bool = False) -> str:
+    """One line of at most `limit` characters, or bytes; what is cut is marked, and no character is cut in two."""
+    line = _BREAKS.sub(" ", text).strip()
+    size = len(line.encode()) if count_bytes else len(line)
+    if size <= limit:
+        return line
+    if count_bytes:
+        return line.encode()[: limit - 3].decode(errors="ignore").rstrip() + "..."
+    return line[: limit - 3].rstrip() + "..."
+
+
+def name_of(name: str) -> str:
+    """A name of an object; a long one is cut in the middle."""
+    if len(name) <= NAME_CHARS:
+        return name
+    half = (NAME_CHARS - 3) // 2
+    return f"{name[:half]}...{name[-half:]}"
+
+
+def names_of(names: Iterable[str], separator: str = ", ") -> str:
+    """Up to three names, then a count of the rest."""
+    every = list(names)
+    shown = separator.join(name_of(n) for n in every[:NAMES_SHOWN])
+    more = len(every) - NAMES_SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown
+
+
+def plural(count: int, thing: str) -> str:
+    """`1 node`, `16 nodes`."""
+    return f"{count} {thing}" if count == 1 else f"{count} {thing}s"
+
+
+def amount(value: float, unit: str, adjective: str = "") -> str:
+    """A quantity in the unit of a verdict or remedy: `4 GPUs`, `64.0 GiB`, `2.5 cores`, `1 pod slot`."""
+    said = f"{adjective} " if adjective else ""
+    match unit:
+        case "us":
+            return show_us(value)
+        case "gpus":
+            return plural(int(value), f"{said}GPU")
+        case "bytes":
+            return f"{show_bytes(value)} of {said}memory" if said else f"{show_bytes(value)} of memory"
+        case "millicores":
+            return f"{value / 1000:.3g} {said}{'core' if value == 1000 else 'cores'}"
+        case "pods":
+            return plural(int(value), f"{said}pod slot")
+        case _:
+            return f"{int(value)} {said}{unit}"
+
+
+def counts(decision: Decision) -> str:
+    """`16 nodes checked: 8 beyond reach, 8 without 4 free GPUs`: every node that was looked at, none twice."""
+    parts = [(n, _phrase(code, decision)) for code, n in decision.ruled_out.items()]
+    if decision.eligible:
+        parts.append((decision.eligible, PHRASES[VerdictCode.ELIGIBLE]))
+    listed = ", ".join(f"{n} {phrase}" for n, phrase in sorted(parts, key=lambda p: (-p[0], p[1])))
+    return f"{plural(decision.node_count, 'node')} checked" + (f": {listed}" if listed else "")
+
+
+def _phrase(code: VerdictCode, decision: Decision) -> str:
+    """The phrase of a code, with the pod's own need in it where that need is the same for every node counted."""
+    gpus, memory = decision.request.gpus, decision.request.amounts.get("memory", 0)
+    nearest = decision.nearest.get(code)
+    if code is VerdictCode.INSUFFICIENT_GPU and gpus:
+        return f"without {amount(gpus, 'gpus', 'free')}"
+    if code is VerdictCode.INSUFFICIENT_MEMORY and memory:
+        return f"without {amount(memory, 'bytes', 'free')}"
+    if code is VerdictCode.RESOURCE_MISSING and nearest is not None and nearest.unit:
+        return f"without any {nearest.unit}"
+    return PHRASES[code]
+
+
+def path_of(reach: Reach) -> str:
+    """How the path runs and how the number is known: `same leaf, TCP, modelled`, `other zone, not measured`."""
+    return reach.path if "not measured" in reach.path else f"{reach.path}, {reach.basis}"
+
+
+def gap_of(miss: Verdict) -> str:
+    """What is missing on the node that came closest: `2 GPUs short`."""
+    return f"{amount(miss.need - miss.have, miss.unit)} short"
+
+
+def over(us: float, bound_us: float) -> str:
+    """`1.00 ms over the bound of 1.00 ms`."""
+    return f"{show_us(us - bound_us)} over the bound of {show_us(bound_us)}"
+
+
+def reach_setting(us: float) -> str:
+    """A value for isochrone.dev/reach that is no smaller than `us`: two digits, rounded up (`2ms`, `160us`)."""
+    step = max(10.0 ** (math.floor(math.log10(max(us, 1.0))) - 1), 1.0)
+    rounded = math.ceil(us / step) * step
+    return f"{rounded / 1000:g}ms" if rounded >= 1000 else f"{rounded:g}us"
+
+
+def helps(remedies: Sequence[Remedy]) -> str:
+    """What was tried and works: `free 2 GPUs on gpu-002, or set isochrone.dev/reach to 2ms`; empty if nothing was."""
+    said = [
+        f"free {amount(r.amount, r.unit)} on {name_of(r.node)}"
+        if r.node
+        else f"set {REACH} to {reach_setting(r.amount)}"
+        for r in remedies
+    ]
+    return ", or ".join(said)
+
+
+def nearest_room(decision: Decision) -> Verdict | None:
+    """The closest miss for want of room: one whose gap alone is in the way first, then the scarcest resource."""
+    misses = [decision.nearest[code] for code in _ROOM if code in decision.nearest]
+    return min(misses, key=lambda m: (not m.suffices, m.code), default=None)
+
+
+def helps_one(decision: Decision) -> str:
+    """What would let this one pod in, by its nearest misses: true for a pod whose partners have their places."""
+    miss, far = nearest_room(decision), decision.nearest.get(VerdictCode.REACH_EXCEEDED)
+    remedies = [Remedy(miss.need - miss.have, miss.unit, miss.node)] if miss is not None and miss.suffices else []
+    if far is not None and far.suffices:
+        remedies.append(Remedy(far.have, "us"))
+    return helps(remedies)
+
+
+def whole_points(candidate: Candidate) -> tuple[int, tuple[tuple[str, int, int], ...]]:
+    """The score and its parts (name, points, of) in whole points; the parts shown add up to the score shown.
+
+    Largest remainder: all are rounded down, and the points that are then missing go to those that lost most. A part
+    that is worth less than half a point altogether (the order of names) decides ties and is not a row of its own.
+    """
+    score = (candidate.score_nano + NANO // 2) // NANO
+    rows = [part for part in candidate.parts if part.of >= 0.5]
+    points = [part.points_nano // NANO for part in rows]
+    lost = sorted(range(len(rows)), key=lambda i: (-(rows[i].points_nano % NANO), i))
+    for i in range(score - sum(points)):
+        points[lost[i % len(lost)]] += 1
+    return score, tuple((part.name, got, round(part.of)) for part, got in zip(rows, points, strict=True))
+
+
+def set_of(nodes: NodeSet) -> str:
+    """`topology.kubernetes.io/zone in (z1), 8 nodes`."""
+    return f"{nodes.show()}, {plural(nodes.nodes, 'node')}"
+
+
+def facts_of(facts_age_s: float) -> str:
+    """`facts 0.4s old`."""
+    return f"facts {show_age(facts_age_s)} old"
+
+
+def phase_counts(prefill: int, decode: int) -> str:
+    """`1 prefill, 2 decode`; a phase with nobody is left out."""
+    return ", ".join(f"{n} {phase}" for n, phase in zip((prefill, decode), PHASES, strict=True) if n)
+
+
+def gang_of(gang: GangRequest) -> str:
+    """Which pods have to come together: `the gang chat (1 prefill, 1 decode)`, or its minimum where more are there."""
+    present = [sum(1 for m in gang.members if m.phase == phase) for phase in PHASES]
+    needed = [gang.still_needed(phase) for phase in PHASES]
+    if present == needed:
+        return f"the gang {name_of(gang.name)} ({phase_counts(*present)})"
+    return f"the minimum of the gang {name_of(gang.name)} ({phase_counts(*needed)} of {phase_counts(*present)})"

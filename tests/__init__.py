@@ -1,0 +1,1 @@
+"""Tests of the project; a package, so that test folders named like ours cannot hide ours."""

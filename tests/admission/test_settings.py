@@ -1,0 +1,71 @@
+"""Settings come from ISOCHRONE_* and a wrong one is told in one line."""
+
+from __future__ import annotations
+
+import pytest
+
+from admission.settings import HostPort, IsochroneSettings, SizeBytes, WebhookSettings, load
+from topology.bad_input import BadInput
+
+
+def test_defaults() -> None:
+    settings = load(WebhookSettings)
+    assert settings.listen == HostPort("0.0.0.0", 8443)
+    assert settings.health_listen == HostPort("0.0.0.0", 8081)
+    assert (settings.cert_dir, settings.namespace, settings.service) == ("", "isochrone-system", "isochrone-webhook")
+    assert (settings.cert_secret, settings.webhook_configuration) == ("isochrone-webhook-cert", "zz-isochrone")
+    assert (settings.extra_names, settings.kubeconfig, settings.log_level) == ((), "", "info")
+    assert settings.drain == 5_000_000
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "field", "read"),
+    [
+        ("LISTEN", "127.0.0.1:0", "listen", HostPort("127.0.0.1", 0)),
+        ("LISTEN", "[::1]:8443", "listen", HostPort("::1", 8443)),
+        ("EXTRA_NAMES", "a.b, 10.0.0.1,", "extra_names", ("a.b", "10.0.0.1")),
+        ("LOG_LEVEL", "DEBUG", "log_level", "debug"),
+        ("DRAIN", "200ms", "drain", 200_000.0),
+        ("CERT_DIR", "/certs", "cert_dir", "/certs"),
+    ],
+)
+def test_from_the_environment(monkeypatch: pytest.MonkeyPatch, name: str, value: str, field: str, read: object) -> None:
+    monkeypatch.setenv(f"ISOCHRONE_{name}", value)
+    monkeypatch.setenv("ISOCHRONE_PORT", "tcp://10.0.0.1:443")  # Kubernetes sets such for a Service called isochrone
+    assert getattr(load(WebhookSettings), field) == read
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("LISTEN", "8443", 'use HOST:PORT such as "0.0.0.0:8443" or "[::]:8443", with a port up to 65535'),
+        ("LISTEN", "::1:8443", 'use HOST:PORT such as "0.0.0.0:8443" or "[::]:8443", with a port up to 65535'),
+        ("LISTEN", "h:65536", 'use HOST:PORT such as "0.0.0.0:8443" or "[::]:8443", with a port up to 65535'),
+        ("LISTEN", "h:٣", 'use HOST:PORT such as "0.0.0.0:8443" or "[::]:8443", with a port up to 65535'),
+        ("NAMESPACE", "Team A", "use a Kubernetes name: small letters, digits, - and ."),
+        ("EXTRA_NAMES", "a b", "use host names or IP addresses with commas between them"),
+        ("LOG_LEVEL", "loud", "use debug, info, warning or error"),
+        ("DRAIN", "5", 'use a duration such as "1ms", "100us" or "1.5ms", above 0 and at most 60s'),
+    ],
+)
+def test_a_wrong_value_is_one_line(monkeypatch: pytest.MonkeyPatch, name: str, value: str, sentence: str) -> None:
+    monkeypatch.setenv(f"ISOCHRONE_{name}", value)
+    with pytest.raises(BadInput) as caught:
+        load(WebhookSettings)
+    assert str(caught.value) == f"ISOCHRONE_{name} is {value!r}; {sentence}"
+
+
+def test_the_command_line_wins(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ISOCHRONE_LISTEN", "127.0.0.1:1")
+    assert load(WebhookSettings, listen=HostPort("127.0.0.1", 2)).listen.port == 2
+
+
+def test_the_types_serve_other_processes_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Other(IsochroneSettings):
+        max_body: SizeBytes = 1
+
+    monkeypatch.setenv("ISOCHRONE_MAX_BODY", "512Mi")
+    assert load(Other).max_body == 512 * 2**20
+    monkeypatch.setenv("ISOCHRONE_MAX_BODY", "lots")
+    with pytest.raises(BadInput, match=r"ISOCHRONE_MAX_BODY is 'lots'; use a size"):
+        load(Other)

@@ -1,0 +1,354 @@
+"""Who is tagged with what; what may never happen, whatever the pod looks like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from admission.gang import podgroup_name
+from admission.tagging import Entry, tag
+from tests.admission.pods import CONSUMER, NAMESPACE, PRODUCER, Raw, decoded, raw_pod, tagged
+
+OURS = {"isochrone.dev/phase": "decode", "isochrone.dev/gang": "chat"}
+GROUP, GATE = "scheduling.k8s.io/group-name", {"name": "isochrone.dev/reach"}
+MARKER = {"isochrone.dev/pair": "0"}
+
+
+def test_a_pod_that_asks_gets_everything() -> None:
+    tagging, pod = tagged(raw_pod(dict(OURS)))
+    assert pod == {
+        "metadata": {
+            "generateName": "engine-",
+            "labels": OURS,
+            "annotations": {
+                "isochrone.dev/reach-mode": "required",
+                "isochrone.dev/signal": "phase: label isochrone.dev/phase; gang: label isochrone.dev/gang",
+                "volcano.sh/task-spec": "decode",
+                GROUP: "isochrone-chat",
+            },
+        },
+        "spec": {
+            "containers": [
+                {"name": "engine", "image": "engine:dev", "resources": {"requests": MARKER, "limits": MARKER}}
+            ],
+            "schedulerName": "volcano",
+            "schedulingGates": [GATE],
+        },
+    }
+    assert (tagging.phase, tagging.gang, tagging.mode, tagging.namespace) == ("decode", "chat", "required", NAMESPACE)
+    assert tagging.warnings == ()
+    assert tagging.denied is None
+
+
+def test_an_enabled_namespace_asks_for_its_pods() -> None:
+    tagging, pod = tagged(raw_pod(args=CONSUMER, schedulerName="default-scheduler"), Entry.NAMESPACE)
+    assert pod["metadata"]["labels"] == {"isochrone.dev/phase": "decode", "isochrone.dev/gang": "model-llama"}
+    assert pod["metadata"]["annotations"][GROUP] == "isochrone-model-llama"
+    assert pod["spec"]["schedulerName"] == "volcano"
+    assert pod["spec"]["schedulingGates"] == [GATE]
+    assert tagging.signal == "phase: vLLM kv_role kv_consumer; gang: model llama"
+
+
+def test_a_recognised_pod_is_never_held_nor_moved() -> None:
+    tagging, pod = tagged(raw_pod(args=CONSUMER, schedulerName="default-scheduler"), Entry.RECOGNISE)
+    assert tagging.mode == "preferred"
+    assert pod["spec"] == {
+        "containers": [{"name": "engine", "image": "engine:dev", "args": CONSUMER}],
+        "schedulerName": "default-scheduler",
+    }
+    assert pod["metadata"]["annotations"] == {
+        "isochrone.dev/reach-mode": "preferred",
+        "isochrone.dev/signal": "phase: vLLM kv_role kv_consumer; gang: model llama",
+    }
+
+
+def test_a_recognised_pod_of_volcano_is_scored() -> None:
+    _, pod = tagged(raw_pod(args=CONSUMER, schedulerName="volcano"), Entry.RECOGNISE)
+    assert pod["spec"]["containers"][0]["resources"] == {"requests": MARKER, "limits": MARKER}
+    assert pod["metadata"]["annotations"]["volcano.sh/task-spec"] == "decode"
+    assert GROUP not in pod["metadata"]["annotations"]
+    assert "schedulingGates" not in pod["spec"]
+
+
+def test_preferred_pods_get_neither_gate_nor_group() -> None:
+    _, pod = tagged(raw_pod(dict(OURS), {"isochrone.dev/reach-mode": "preferred"}))
+    assert GROUP not in pod["metadata"]["annotations"]
+    assert "schedulingGates" not in pod["spec"]
+    assert pod["spec"]["schedulerName"] == "volcano"
+
+
+def test_an_existing_pod_group_is_kept_and_the_gate_still_set() -> None:
+    _, pod = tagged(raw_pod(dict(OURS), {GROUP: "theirs"}))
+    assert pod["metadata"]["annotations"][GROUP] == "theirs"
+    assert pod["spec"]["schedulingGates"] == [GATE]
+
+
+def test_another_gang_system_is_only_annotated() -> None:
+    tagging, pod = tagged(raw_pod({**OURS, "kueue.x-k8s.io/queue-name": "q"}))
+    assert pod["spec"] == raw_pod()["spec"]
+    assert pod["metadata"]["annotations"]["isochrone.dev/reach-mode"] == "preferred"
+    assert GROUP not in pod["metadata"]["annotations"]
+    assert tagging.warnings == (
+        "the pod is in a Kueue group (kueue.x-k8s.io/queue-name): labelled only, not held or placed by Isochrone",
+    )
+
+
+def test_a_third_scheduler_keeps_its_pod_and_its_user_is_told() -> None:
+    tagging, pod = tagged(raw_pod(dict(OURS), schedulerName="other"))
+    assert pod["spec"] == raw_pod(schedulerName="other")["spec"]
+    assert pod["metadata"]["annotations"]["isochrone.dev/reach-mode"] == "preferred"
+    assert tagging.warnings == (
+        "schedulerName is 'other': labelled only, not held or placed by Isochrone; set schedulerName to volcano",
+    )
+
+
+@pytest.mark.parametrize("entry", [Entry.RECOGNISE, Entry.LABELLED])
+def test_a_third_schedulers_pod_that_did_not_ask_is_not_touched(entry: Entry) -> None:
+    tagging, _ = tagged(raw_pod(args=CONSUMER, schedulerName="other"), entry)
+    assert (tagging.ops, tagging.warnings) == ((), ())
+
+
+def test_a_given_task_spec_stays() -> None:
+    _, pod = tagged(raw_pod({**OURS, "volcano.sh/task-spec": "theirs"}))
+    assert "volcano.sh/task-spec" not in pod["metadata"]["annotations"]
+    _, pod = tagged(raw_pod(dict(OURS), {"volcano.sh/task-spec": "theirs"}))
+    assert pod["metadata"]["annotations"]["volcano.sh/task-spec"] == "theirs"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        raw_pod(dict(OURS), nodeName="n1"),
+        raw_pod(dict(OURS), {"kubernetes.io/config.mirror": "x"}),
+        raw_pod({**OURS, "isochrone.dev/enabled": "false"}),
+        raw_pod({**OURS, "isochrone.dev/enabled": "False"}),
+        raw_pod({"isochrone.dev/phase": "wrong"}, nodeName="n1"),
+    ],
+)
+@pytest.mark.parametrize("entry", list(Entry))
+def test_left_alone(raw: Raw, entry: Entry) -> None:
+    tagging, _ = tagged(raw, entry)
+    assert (tagging.ops, tagging.warnings, tagging.denied) == ((), (), None)
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "denied"),
+    [
+        (
+            {"isochrone.dev/phase": "decoder"},
+            {},
+            'isochrone.dev/phase is \'decoder\'; use "prefill" or "decode". Did you mean "decode"?',
+        ),
+        ({"isochrone.dev/phase": ""}, {}, 'isochrone.dev/phase is \'\'; use "prefill" or "decode".'),
+        (
+            {"isochrone.dev/phase": "decode", "isochrone.dev/gang": ""},
+            {},
+            "isochrone.dev/gang is ''; use one name for all pods of a service, such as \"chat\".",
+        ),
+        (
+            OURS,
+            {"isochrone.dev/min-decode": "-1", "isochrone.dev/reach-mode": "hard"},
+            'isochrone.dev/reach-mode is \'hard\'; use "required" or "preferred". '
+            "isochrone.dev/min-decode is '-1'; use a whole number from 1 to 9999.",
+        ),
+    ],
+)
+def test_refused_with_every_wrong_value_named(labels: dict[str, str], annotations: dict[str, str], denied: str) -> None:
+    tagging, _ = tagged(raw_pod(labels, annotations))
+    assert tagging.denied == denied
+    assert tagging.ops == ()
+
+
+def test_a_merely_recognised_pod_is_warned_and_not_refused() -> None:
+    tagging, _ = tagged(raw_pod(args=CONSUMER, annotations={"isochrone.dev/reach": "fast"}), Entry.RECOGNISE)
+    assert tagging.denied is None
+    assert tagging.phase == "decode"
+    assert len(tagging.warnings) == 1
+    assert tagging.warnings[0].startswith("isochrone.dev/reach is 'fast'; use a duration")
+
+
+@pytest.mark.parametrize(
+    ("raw", "entry", "warnings"),
+    [
+        (
+            raw_pod({"isochrone.dev/gang": "chat"}),
+            Entry.LABELLED,
+            "isochrone.dev/gang is set but no phase was recognised: not tagged; "
+            "set label isochrone.dev/phase to prefill or decode",
+        ),
+        (
+            raw_pod({"isochrone.dev/phase": "prefill"}),
+            Entry.LABELLED,
+            "phase prefill (label isochrone.dev/phase) but no gang; "
+            "set label isochrone.dev/gang, or --model and label app.kubernetes.io/part-of",
+        ),
+        (
+            raw_pod(args=["--kv-transfer-config", '{"kv_role":"kv_both"}']),
+            Entry.NAMESPACE,
+            "vLLM kv_role kv_both does not tell the phase: not tagged; "
+            "set label isochrone.dev/phase to prefill or decode",
+        ),
+        (raw_pod(args=["--kv-transfer-config", '{"kv_role":"kv_both"}']), Entry.RECOGNISE, None),
+        (raw_pod({"rbg.workloads.x-k8s.io/role-name": "router"}), Entry.NAMESPACE, None),
+        (raw_pod({"rbg.workloads.x-k8s.io/role-name": "router", "isochrone.dev/gang": "c"}), Entry.LABELLED, None),
+        (raw_pod({"app": "web"}), Entry.NAMESPACE, None),
+        (raw_pod({"app": "web"}, {"isochrone.dev/reach": "?"}), Entry.NAMESPACE, None),
+    ],
+)
+def test_untagged_with_a_word_to_whom_it_concerns(raw: Raw, entry: Entry, warnings: str | None) -> None:
+    tagging, _ = tagged(raw, entry)
+    assert tagging.ops == ()
+    assert tagging.denied is None
+    assert tagging.warnings == ((warnings,) if warnings else ())
+
+
+def test_the_claims_of_a_container_are_not_lost() -> None:
+    raw = raw_pod(dict(OURS))
+    raw["spec"]["containers"][0]["resources"] = {"claims": [{"name": "gpu"}]}
+    _, pod = tagged(raw)
+    assert pod["spec"]["containers"][0]["resources"] == {
+        "claims": [{"name": "gpu"}],
+        "requests": MARKER,
+        "limits": MARKER,
+    }
+
+
+# --- whatever the pod looks like ---------------------------------------------------------------
+
+quantities = st.dictionaries(st.sampled_from(["cpu", "nvidia.com/gpu", "isochrone.dev/pair"]), st.just("0"), max_size=3)
+resources = st.fixed_dictionaries(
+    {},
+    optional={"requests": quantities, "limits": quantities, "claims": st.just([{"name": "gpu"}])},
+)
+label_maps = st.dictionaries(
+    st.sampled_from(
+        [
+            "isochrone.dev/phase",
+            "isochrone.dev/gang",
+            "isochrone.dev/enabled",
+            "modelserving.volcano.sh/role",
+            "modelserving.volcano.sh/group-name",
+            "kueue.x-k8s.io/queue-name",
+            "volcano.sh/task-spec",
+            "app.kubernetes.io/part-of",
+            "a~b/c",
+        ]
+    ),
+    st.sampled_from(["prefill", "decode", "decoder", "router", "chat", "Chat", "false", ""]),
+)
+annotation_maps = st.dictionaries(
+    st.sampled_from(
+        [
+            "isochrone.dev/reach",
+            "isochrone.dev/reach-mode",
+            "isochrone.dev/min-decode",
+            GROUP,
+            "pod-group-name",
+            "volcano.sh/task-spec",
+            "kubernetes.io/config.mirror",
+        ]
+    ),
+    st.sampled_from(["1ms", "required", "preferred", "2", "theirs", ""]),
+)
+gates = st.lists(
+    st.sampled_from([GATE, {"name": "kueue.x-k8s.io/topology"}, {"name": "x/y"}]), max_size=2, unique_by=str
+)
+arguments = st.sampled_from([PRODUCER, CONSUMER, ["--disaggregation-mode", "decode"], ["--port", "1"]])
+
+
+@st.composite
+def pods(draw: st.DrawFn) -> Raw:
+    containers = draw(
+        st.lists(
+            st.fixed_dictionaries({"name": st.just("c")}, optional={"resources": resources, "args": arguments}),
+            max_size=3,
+        )
+    )
+    metadata = draw(st.fixed_dictionaries({}, optional={"labels": label_maps, "annotations": annotation_maps}))
+    spec = draw(
+        st.fixed_dictionaries(
+            {},
+            optional={
+                "schedulerName": st.sampled_from(["default-scheduler", "volcano", "other", ""]),
+                "schedulingGates": gates,
+                "nodeName": st.sampled_from(["", "", "n1"]),
+            },
+        )
+    )
+    return {"metadata": metadata, "spec": {**spec, "containers": containers}}
+
+
+entries = st.sampled_from(Entry)
+
+
+def kept(before: Any, after: Any) -> bool:
+    """Everything that was there is there, unchanged."""
+    if isinstance(before, dict) and isinstance(after, dict):
+        return all(key in after and kept(value, after[key]) for key, value in before.items())
+    if isinstance(before, list) and isinstance(after, list):
+        return len(before) <= len(after) and all(kept(*pair) for pair in zip(before, after, strict=False))
+    return bool(before == after)
+
+
+@given(pods(), entries)
+def test_the_patch_applies_and_takes_nothing_away(raw: Raw, entry: Entry) -> None:
+    tagging, pod = tagged(raw, entry)
+    scheduler = raw["spec"].get("schedulerName", "")
+    if scheduler in ("default-scheduler", ""):
+        raw["spec"]["schedulerName"] = pod["spec"].get("schedulerName", "")
+        pod["spec"].setdefault("schedulerName", "")
+    assert kept(raw, pod)
+    assert all(len(warning) <= 256 for warning in tagging.warnings)
+    assert not (tagging.denied and tagging.ops)
+
+
+@given(pods(), entries, entries)
+def test_tagging_what_is_tagged_does_nothing(raw: Raw, first: Entry, second: Entry) -> None:
+    tagging, pod = tagged(raw, first)
+    again, _ = tagged(pod, first)
+    assert again.ops == ()
+    if tagging.ops and (first, second) != (Entry.RECOGNISE, Entry.NAMESPACE):
+        # The chart keeps that one pair apart: enabled namespaces are not also recognised.
+        assert tagged(pod, second)[0].ops == ()
+
+
+@given(pods(), entries)
+def test_gate_and_group_come_together(raw: Raw, entry: Entry) -> None:
+    tagging, pod = tagged(raw, entry)
+    had = GATE in raw["spec"].get("schedulingGates", [])
+    has = GATE in pod["spec"].get("schedulingGates", [])
+    group = pod["metadata"].get("annotations", {}).get(GROUP)
+    if has and not had:
+        assert group
+        assert tagging.mode == "required"
+        assert pod["spec"]["schedulerName"] == "volcano"
+    if group and group != raw["metadata"].get("annotations", {}).get(GROUP):
+        assert has
+        assert group == podgroup_name(tagging.gang or "")
+
+
+@given(pods())
+def test_pods_that_did_not_ask_are_not_touched_by_the_first_entry(raw: Raw) -> None:
+    for key in ("isochrone.dev/phase", "isochrone.dev/gang"):
+        raw["metadata"].get("labels", {}).pop(key, None)
+    tagging, _ = tagged(raw, Entry.LABELLED)
+    assert (tagging.ops, tagging.warnings, tagging.denied) == ((), (), None)
+
+
+@given(pods())
+def test_recognition_neither_refuses_nor_moves_nor_holds(raw: Raw) -> None:
+    for key in ("isochrone.dev/phase", "isochrone.dev/gang"):
+        raw["metadata"].get("labels", {}).pop(key, None)
+    raw["metadata"].get("annotations", {}).pop("isochrone.dev/reach-mode", None)
+    tagging, pod = tagged(raw, Entry.RECOGNISE)
+    assert tagging.denied is None
+    assert pod["spec"].get("schedulerName") == raw["spec"].get("schedulerName")
+    assert pod["spec"].get("schedulingGates") == raw["spec"].get("schedulingGates")
+
+
+@given(pods(), entries)
+def test_the_same_pod_gives_the_same_answer(raw: Raw, entry: Entry) -> None:
+    assert tag(decoded(raw), NAMESPACE, entry) == tag(decoded(raw), NAMESPACE, entry)

@@ -1,0 +1,1 @@
+"""Tests of the chart and of what the docs promise."""

@@ -1,0 +1,170 @@
+"""Which pods the API server sends to which path, asked of a real one with install.yaml applied."""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import json
+import ssl
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+import yaml
+
+from e2e.stack.build import build
+from e2e.stack.control_plane import ControlPlane
+from manifests.render import INSTALL
+from topology.labels import ENABLED, GANG, PHASE, REACH
+
+pytestmark = pytest.mark.e2e
+
+GPU = {"limits": {"nvidia.com/gpu": "1"}}
+CPU = {"requests": {"cpu": "1"}}
+
+
+class Recorder(BaseHTTPRequestHandler):
+    """Allows everything and notes the path for each pod."""
+
+    seen: dict[str, list[str]]  # pod name -> paths
+
+    def do_POST(self) -> None:
+        review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
+        path = self.path.split("?")[0]
+        type(self).seen.setdefault(review["object"]["metadata"]["name"], []).append(path)
+        answer = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
+        body = json.dumps({**answer, "response": {"uid": review["uid"], "allowed": True}}).encode()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it
+        """Says nothing."""
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    """An API server with everything of install.yaml, and the recorder in the webhook's place."""
+    control_plane = ControlPlane(build(), "selection", audit=False)
+    Recorder.seen = {}
+    pair = control_plane.authority.issue("recorder")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Recorder)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(pair.certificate, pair.key)
+    server.socket = context.wrap_socket(server.socket, server_side=True)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        control_plane.start_api_server()
+        control_plane.start_controllers()
+        # Server-side, validation strict: an unknown or misspelt field would be refused.
+        control_plane.kubectl("apply", "--server-side", "--validate=strict", "-f", str(INSTALL))
+        url = f"https://127.0.0.1:{server.server_address[1]}"
+        bundle = base64.b64encode(control_plane.ca_file.read_bytes()).decode()
+        control_plane.kubectl("replace", "-f", "-", input=recorded_at(url, bundle))
+        control_plane.create_namespace("on", {ENABLED: "true"})
+        control_plane.create_namespace("off")
+        control_plane.wait_for(lambda: sent(control_plane, "off", {PHASE: "decode"}), 30, "the webhook is called")
+        yield control_plane
+    finally:
+        server.shutdown()
+        thread.join(5)
+        server.server_close()
+        control_plane.close()
+
+
+def recorded_at(url: str, bundle: str) -> str:
+    """The webhook configuration with the recorder's address."""
+    (found,) = [
+        each for each in yaml.safe_load_all(INSTALL.read_text()) if each["kind"] == "MutatingWebhookConfiguration"
+    ]
+    for hook in found["webhooks"]:
+        hook["clientConfig"] = {"url": url + hook["clientConfig"]["service"]["path"], "caBundle": bundle}
+    return yaml.safe_dump(found)
+
+
+_numbers = itertools.count()
+
+
+def sent(
+    plane: ControlPlane,
+    namespace: str,
+    labels: dict[str, str],
+    *,
+    resources: dict[str, Any] | None = None,
+    annotations: dict[str, str] | None = None,
+    spec: dict[str, Any] | None = None,
+) -> list[str]:
+    """Creates a pod and tells the paths that it was sent to."""
+    name = f"pod-{next(_numbers)}"
+    container = {"name": "engine", "image": "engine", "resources": resources or {}}
+    plane.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": name, "namespace": namespace, "labels": labels, "annotations": annotations or {}},
+            "spec": {"containers": [container], **(spec or {})},
+        },
+        namespace,
+    )
+    return Recorder.seen.get(name, [])
+
+
+@pytest.mark.parametrize("namespace", ["on", "off"])
+@pytest.mark.parametrize("labels", [{PHASE: "decode"}, {GANG: "chat"}, {PHASE: "decode", GANG: "chat"}])
+def test_labelled_pods_are_sent_once_whatever_they_ask_for(
+    plane: ControlPlane, namespace: str, labels: dict[str, str]
+) -> None:
+    for resources in (GPU, CPU, None):
+        assert sent(plane, namespace, labels, resources=resources) == ["/mutate/labelled"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "nvidia.com/gpu",
+        "nvidia.com/mig-1g.10gb",
+        "nvidia.com/gpumem",
+        "volcano.sh/vgpu-number",
+        "volcano.sh/gpu-memory",
+        "aliyun.com/gpu-mem",
+        "tke.cloud.tencent.com/qgpu-core",
+        "koordinator.sh/gpu.shared",
+        "amd.com/gpu",
+    ],
+)
+def test_in_an_enabled_namespace_gpu_pods_are_sent(plane: ControlPlane, name: str) -> None:
+    assert sent(plane, "on", {}, resources={"limits": {name: "1"}}) == ["/mutate/namespace"]
+    assert sent(plane, "off", {}, resources={"limits": {name: "1"}}) == []
+
+
+def test_in_an_enabled_namespace_other_ways_to_ask_for_a_gpu_count(plane: ControlPlane) -> None:
+    claim = {"resourceClaims": [{"name": "gpu", "resourceClaimName": "one"}]}
+    sidecar = {"name": "side", "image": "side", "resources": GPU}
+    assert sent(plane, "on", {}, spec=claim) == ["/mutate/namespace"]
+    assert sent(plane, "on", {}, spec={"initContainers": [sidecar]}) == ["/mutate/namespace"]
+    assert sent(plane, "on", {}, annotations={"gpu-fraction": "0.5"}) == ["/mutate/namespace"]
+    assert sent(plane, "on", {}, annotations={REACH: "2ms"}) == ["/mutate/namespace"]
+
+
+def test_in_an_enabled_namespace_other_pods_cost_nothing(plane: ControlPlane) -> None:
+    assert sent(plane, "on", {}, resources=CPU) == []
+    assert sent(plane, "on", {"app": "router"}, annotations={"team": "x"}) == []
+
+
+def test_who_opts_out_is_placed_already_or_lives_elsewhere_is_never_sent(plane: ControlPlane) -> None:
+    for namespace in ("on", "off"):
+        assert sent(plane, namespace, {PHASE: "decode", ENABLED: "false"}, resources=GPU) == []
+        assert sent(plane, namespace, {ENABLED: "false"}, resources=GPU) == []
+        assert sent(plane, namespace, {PHASE: "decode"}, spec={"nodeName": "n1"}) == []
+    assert sent(plane, "kube-system", {PHASE: "decode"}) == []
+
+
+def test_a_change_is_never_sent(plane: ControlPlane) -> None:
+    sent(plane, "off", {PHASE: "decode"})
+    name = f"pod-{next(_numbers) - 1}"
+    plane.api("PATCH", f"/api/v1/namespaces/off/pods/{name}", {"metadata": {"labels": {GANG: "chat"}}})
+    assert Recorder.seen[name] == ["/mutate/labelled"]

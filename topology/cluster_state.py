@@ -1,0 +1,214 @@
+"""What the cluster holds right now, kept from watch changes; gives snapshots.
+
+It keeps, it does not decide: nodes, what pods hold on them, which live pods form which gang, and what was planned and
+is not yet bound. No I/O and no clock: changes come in as (old, new) pairs, time as an argument.
+
+A pod counts where it is bound; before that, where it was planned (`assume`) or, after a restart, where its nomination
+says. So a successor that only lists sees the same room as the process that planned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from topology.labels import DECISION, GANG, GATE, PHASE, PHASES
+from topology.objects import HyperNode, Node, Pod
+from topology.resources import Amounts, readable_request
+from topology.snapshot import Assumed, NodeTable, Snapshot
+
+GangKey = tuple[str, str]
+"""(namespace, gang)."""
+
+
+def gang_key(pod: Pod) -> GangKey | None:
+    """The gang of a pod by its labels, or None for a pod that is none of ours."""
+    gang = pod.metadata.label(GANG)
+    if not gang or pod.metadata.label(PHASE) not in PHASES:
+        return None
+    return pod.metadata.namespace, gang
+
+
+def _facts(node: Node) -> tuple[Any, ...]:
+    """Everything about a node that a decision depends on; heartbeats change none of it."""
+    meta, spec = node.metadata, node.spec
+    return meta.labels, spec.unschedulable, spec.taints, node.status.allocatable, node.ready
+
+
+class ClusterState:
+    """The current truth, as far as it was heard. `growth` rises whenever room may have appeared somewhere."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.growth = 0
+        self.unreadable_pods: dict[str, str] = {}
+        self._nodes: dict[str, Node] = {}
+        self._hypernodes: dict[str, HyperNode] = {}
+        self._table: NodeTable | None = None
+        self._gangs: dict[GangKey, dict[str, Pod]] = {}
+        self._held: dict[str, Assumed] = {}  # by pod uid: bound pods
+        self._assumed: dict[str, Assumed] = {}  # by pod uid: planned or nominated, not bound
+        self._used = np.zeros((0, 0), dtype=np.int64)
+        self._snapshot: Snapshot | None = None
+
+    # --- changes in ----------------------------------------------------------------------------
+
+    def apply_nodes(self, changes: Iterable[tuple[Node | None, Node | None]]) -> None:
+        """Nodes that came, changed or went. A change that alters no fact (a heartbeat) is no change."""
+        for old, new in changes:
+            if new is None:
+                self._nodes.pop(_name(old), None)
+            else:
+                known = self._nodes.get(new.metadata.name)
+                if known is not None and _facts(known) == _facts(new):
+                    continue
+                self._nodes[new.metadata.name] = new
+            self._table = None
+        if self._table is None:
+            self._touch(grew=True)
+
+    def apply_hypernodes(self, changes: Iterable[tuple[HyperNode | None, HyperNode | None]]) -> None:
+        """HyperNodes that came, changed or went."""
+        for old, new in changes:
+            if new is None:
+                self._hypernodes.pop(_name(old), None)
+            else:
+                self._hypernodes[new.metadata.name] = new
+            self._table = None
+        self._touch(grew=True)
+
+    def apply_pods(self, changes: Iterable[tuple[Pod | None, Pod | None]]) -> set[GangKey]:
+        """Pods that came, changed or went. Returns the gangs that were touched."""
+        touched: set[GangKey] = set()
+        for old, new in changes:
+            for pod in (old, new):
+                if pod is not None and (key := gang_key(pod)) is not None:
+                    touched.add(key)
+            if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
+                self._forget(old)
+            if new is not None:
+                self._learn(new, gang_key(old) if old is not None else None)
+        return touched
+
+    def assume(self, uid: str, node: str, amounts: Amounts) -> None:
+        """Count a planned pod on a node until it is bound, deleted or let go by `unassume`."""
+        if uid not in self._held:
+            self._move(self._assumed, uid, Assumed(node, amounts))
+
+    def unassume(self, uid: str) -> None:
+        """A planned pod no longer counts. Unknown uids are no error."""
+        self._move(self._assumed, uid, None)
+
+    # --- truth out -----------------------------------------------------------------------------
+
+    def table(self) -> NodeTable:
+        """The node table, rebuilt if a node changed."""
+        if self._table is None:
+            self._table = NodeTable(self._nodes.values(), self._hypernodes.values())
+            used = np.zeros_like(self._table.allocatable)
+            for holding in (*self._held.values(), *self._assumed.values()):
+                if (i := self._table.index.get(holding.node)) is not None:
+                    used[i] += self._table.vector(holding.amounts)[0]
+            self._used = used
+        return self._table
+
+    def snapshot(self, now_s: float, facts_age_s: float) -> Snapshot:
+        """Facts at this moment. The same object until something changes, but for its age."""
+        table = self.table()
+        if self._snapshot is None:
+            used = self._used.copy()
+            used.setflags(write=False)
+            self._snapshot = Snapshot(
+                id=str(self.version), taken_at_s=now_s, table=table, used=used, assumed=dict(self._assumed)
+            )
+        base = self._snapshot
+        return Snapshot(base.id, now_s, base.table, base.used, base.assumed, facts_age_s)
+
+    def gang_pods(self, namespace: str, gang: str) -> Sequence[Pod]:
+        """All live pods of a gang (finished ones left out), by name."""
+        pods = self._gangs.get((namespace, gang), {})
+        return sorted(pods.values(), key=lambda p: p.metadata.name)
+
+    def gangs(self) -> Mapping[GangKey, Mapping[str, Pod]]:
+        """All gangs with live pods: key to pods by uid. Read only."""
+        return self._gangs
+
+    def is_assumed(self, uid: str) -> bool:
+        """Whether the pod is planned or nominated and not yet bound."""
+        return uid in self._assumed
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _learn(self, pod: Pod, key_before: GangKey | None) -> None:
+        uid, key = pod.metadata.uid, gang_key(pod)
+        if key_before is not None and key_before != key:
+            self._leave_gang(key_before, uid)
+        if pod.finished:
+            self._forget(pod)
+            return
+        if key is not None:
+            self._gangs.setdefault(key, {})[uid] = pod
+        if pod.spec.node_name:
+            if uid in self._held and self._held[uid].node == pod.spec.node_name and key is None:
+                return  # a foreign pod's status moved on: nothing that we count
+            self._move(self._assumed, uid, None, grew=False)
+            self._move(self._held, uid, Assumed(pod.spec.node_name, self._amounts(pod)))
+        elif key is not None and uid not in self._assumed and _released_to(pod):
+            self._move(self._assumed, uid, Assumed(pod.status.nominated_node_name, self._amounts(pod)))
+
+    def _forget(self, pod: Pod) -> None:
+        uid = pod.metadata.uid
+        self.unreadable_pods.pop(uid, None)
+        if (key := gang_key(pod)) is not None:
+            self._leave_gang(key, uid)
+        self._move(self._held, uid, None)
+        self._move(self._assumed, uid, None)
+
+    def _leave_gang(self, key: GangKey, uid: str) -> None:
+        pods = self._gangs.get(key)
+        if pods is not None:
+            pods.pop(uid, None)
+            if not pods:
+                del self._gangs[key]
+
+    def _amounts(self, pod: Pod) -> Amounts:
+        amounts, bad = readable_request(pod.spec)
+        if bad is not None:
+            self.unreadable_pods[pod.metadata.uid] = str(bad)
+        return amounts
+
+    def _move(self, book: dict[str, Assumed], uid: str, new: Assumed | None, *, grew: bool = True) -> None:
+        """Replace one entry of a book and keep the used amounts right."""
+        old = book.pop(uid, None)
+        if old is None and new is None:
+            return
+        if new is not None:
+            book[uid] = new
+        if old == new:
+            return
+        if self._table is not None:
+            for holding, sign in ((old, -1), (new, 1)):
+                if holding is not None and (i := self._table.index.get(holding.node)) is not None:
+                    self._used[i] += sign * self._table.vector(holding.amounts)[0]
+        self._touch(grew=grew and old is not None)
+
+    def _touch(self, *, grew: bool) -> None:
+        self.version += 1
+        self.growth += int(grew)
+        self._snapshot = None
+
+
+def _name(obj: Node | HyperNode | None) -> str:
+    return obj.metadata.name if obj is not None else ""
+
+
+def _released_to(pod: Pod) -> bool:
+    """Released by us (not by hand) with a nomination that still stands."""
+    return bool(
+        pod.status.nominated_node_name
+        and not pod.has_gate(GATE)
+        and pod.metadata.annotation(DECISION)
+        and pod.metadata.deletion_timestamp is None
+    )

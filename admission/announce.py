@@ -217,8 +217,8 @@ class Announcer:
     def _tell_group_placed(self, key: GangKey, view: GangView, plan: Plan) -> None:
         """Once the last planned pod is bound."""
         bound = {p.metadata.uid for p in view.bound}
-        if not plan.places.keys() <= bound:
-            return
+        if not plan.places.keys() <= bound or self._planned.keys() & plan.places.keys():
+            return  # somebody is still to be told about
         for group in self._groups_of(view.bound):
             reason, text = gang_event(plan, bound=True)
             self._events.post(_involved_group(group), reason.type, reason, text, key=f"placed/{plan.snapshot_id}")

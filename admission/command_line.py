@@ -32,6 +32,7 @@ _SCRIPT_WORD = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_PLAIN_WORD = re.compile(r"[^\s\"'\\$#;&|]+")
 _WORD_PART = re.compile(r'"((?:[^"\\]|\\.)*+)"|\'([^\']*+)\'|\\(.)|([^"\'\\]++)', re.DOTALL)
 _ESCAPED_IN_QUOTES = re.compile(r'\\(["\\$`\n])')
 _SHELL_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)\})", re.ASCII)
@@ -99,9 +100,10 @@ def _script_words(script: str, env: Mapping[str, str]) -> Iterator[str]:
     known = {name: value for name, value in env.items() if name not in assigned and value}
     for match in _SCRIPT_WORD.finditer(script):
         word = match[0]
-        if word[0] == "#":
-            continue
-        yield _END if word[0] in ";&|\n" else _unquoted(word, known)
+        if _PLAIN_WORD.fullmatch(word):
+            yield word
+        elif word[0] != "#":
+            yield _END if word[0] in ";&|\n" else _unquoted(word, known)
 
 
 def _unquoted(word: str, env: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from admission.command_line import engine_calls
+from admission.command_line import EngineCall, engine_calls
 from topology import labels
 from topology.objects import Pod
 
@@ -46,8 +46,11 @@ class ExistingGroup:
     volcano: bool
 
 
-def read_gang(pod: Pod) -> GangReading:
-    """Our label, else the framework's own identity, else the model with its application, else a given PodGroup."""
+def read_gang(pod: Pod, calls: tuple[EngineCall, ...] | None = None) -> GangReading:
+    """Our label, else the framework's own identity, else the model with its application, else a given PodGroup.
+
+    `calls`: the pod's command lines, if they are read already.
+    """
     own = pod.metadata.label(labels.GANG)
     if own:
         return GangReading(own, f"label {labels.GANG}")
@@ -56,7 +59,7 @@ def read_gang(pod: Pod) -> GangReading:
         if found:
             name, signal = found
             return GangReading(gang_label_value(name), signal)
-    model = _model(pod)
+    model = _model(engine_calls(pod) if calls is None else calls)
     application = next((value for key in _PART_OF if (value := pod.metadata.label(key))), "")
     if model:
         slug = _slug(model)
@@ -149,11 +152,11 @@ def _rbg(pod: Pod) -> tuple[str, str] | None:
     return (f"rbg-{group}", f"RBG group {group}") if group else None
 
 
-def _model(pod: Pod) -> str:
+def _model(calls: tuple[EngineCall, ...]) -> str:
     """The model of the container that moves KV; else of any container that names one."""
-    calls = [call for call in engine_calls(pod) if call.model and not call.is_router]
-    calls.sort(key=lambda call: not any(flag in call.flags for flag in _ENGINE_FLAGS))
-    return calls[0].model if calls else ""
+    engines = [call for call in calls if call.model and not call.is_router]
+    engines.sort(key=lambda call: not any(flag in call.flags for flag in _ENGINE_FLAGS))
+    return engines[0].model if engines else ""
 
 
 def _slug(text: str, dots: bool = True) -> str:

@@ -245,12 +245,12 @@ ROWS: Final[tuple[Row, ...]] = (
 )
 
 
-def read_phase(pod: Pod) -> PhaseReading:
-    """What the table says of this pod. Never raises."""
+def read_phase(pod: Pod, calls: tuple[EngineCall, ...] | None = None) -> PhaseReading:
+    """What the table says of this pod. Never raises. `calls`: its command lines, if they are read already."""
     own = pod.metadata.label(labels.PHASE)
     if own and own not in labels.PHASES:
         return PhaseReading(None, conflicts=(f'{labels.PHASE} is {own!r}; use "prefill" or "decode"',))
-    calls = engine_calls(pod)
+    calls = engine_calls(pod) if calls is None else calls
     found = [(row, finding) for row in ROWS for finding in row.look(pod, calls)]
     if not found:
         return PhaseReading(None)

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from admission import json_patch
+from admission.command_line import engine_calls
 from admission.gang import ExistingGroup, existing_group, podgroup_name, read_gang
 from admission.json_patch import Add
 from admission.pod_settings import Mode, PodSettings, not_one_of, read_settings
@@ -63,14 +64,15 @@ def tag(pod: Pod, namespace: str, entry: Entry) -> Tagging:
         return Tagging(namespace)
     asks = own or entry is Entry.NAMESPACE
     settings, wrong = read_settings(pod.metadata.annotations, asks)
-    reading = read_phase(pod)
+    calls = engine_calls(pod)
+    reading = read_phase(pod, calls)
     if asks and (own or reading.phase):
         wrong = (*_wrong_labels(pod), *wrong)
         if wrong:
             return Tagging(namespace, denied=" ".join(_sentence(error) for error in wrong))
     if reading.phase is None:
         return Tagging(namespace, warnings=_short(_why_untagged(pod, reading, own, asks)))
-    gang = read_gang(pod)
+    gang = read_gang(pod, calls)
     if gang.gang is None:
         return Tagging(
             namespace, warnings=_short([f"phase {reading.phase} ({reading.signal}) but no gang; {gang.missing}"])

@@ -17,7 +17,7 @@ from scheduler.verdicts import VerdictCode
 from topology.resources import GPU, MEMORY
 from topology.snapshot import Snapshot
 
-WHAT_IF_SHARE = 20
+WHAT_IF_SHARE = 100
 """A trial may spend this part of the search budget: enough for what fits, and little for what does not."""
 
 MAX_TRIALS = 3

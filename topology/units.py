@@ -94,12 +94,15 @@ def parse_size_bytes(text: str, field: str) -> int:
 
 def show_us(us: float) -> str:
     """Microseconds for people, three significant digits: `8.3 us`, `126 us`, `1.00 ms`, `2.00 ms`."""
-    if us < 1000:
-        return f"{us:.3g} us" if us < 99.95 else f"{us:.0f} us"
-    if us < 1_000_000:
-        ms = us / 1000
-        return f"{ms:.2f} ms" if ms < 10 else f"{ms:.1f} ms" if ms < 100 else f"{ms:.0f} ms"
-    return f"{us / 1_000_000:.2f} s"
+    if us < 99.95:
+        return f"{us:.3g} us"
+    if us < 999.5:
+        return f"{us:.0f} us"
+    # The limits are where two decimals would round up to one digit more.
+    ms = us / 1000
+    if ms < 99.95:
+        return f"{ms:.2f} ms" if ms < 9.995 else f"{ms:.1f} ms"
+    return f"{ms:.0f} ms" if ms < 999.5 else f"{ms / 1000:.2f} s"
 
 
 def show_bytes(size: float) -> str:

@@ -93,6 +93,8 @@ class BatchAdmission:
         self._tasks: set[asyncio.Task[None]] = set()
         self._swept_s = 0.0
         self._swept_growth = -1
+        self._sweep_cost_s = 0.0  # of the sweep under way
+        self._sweep_pause_s = self._settings.sweep_s
         self.plans = 0
 
     # --- told by the watches -------------------------------------------------------------------
@@ -167,10 +169,10 @@ class BatchAdmission:
         due = [key for key, track in self._tracks.items() if self._is_due(track, now, sweep_due)]
         if not due:
             if sweep_due:
-                self._swept_s, self._swept_growth = now, self._state.growth
+                self._end_sweep(now)
             times = [t.due_s for t in self._tracks.values() if t.due_s is not None and not t.working]
             if self._state.growth != self._swept_growth and self.held_gangs():
-                times.append(self._swept_s + self._settings.sweep_s)
+                times.append(self._swept_s + self._sweep_pause_s)
             return max(0.001, min(times) - now) if times else None
         key = min(due, key=self._rank)
         try:
@@ -179,10 +181,18 @@ class BatchAdmission:
             log.exception("gang %s/%s could not be looked at", *key)
             self._tracks[key].dirty = False
             self._later(self._tracks[key], now)
+        if sweep_due:
+            self._sweep_cost_s += monotonic_s() - now
         return 0.0
 
     def _sweep_due(self, now: float) -> bool:
-        return self._state.growth != self._swept_growth and now - self._swept_s >= self._settings.sweep_s
+        return self._state.growth != self._swept_growth and now - self._swept_s >= self._sweep_pause_s
+
+    def _end_sweep(self, now: float) -> None:
+        """A busy cluster frees room all the time: asking all held gangs again may take a fifth of the loop, no more."""
+        self._swept_s, self._swept_growth = now, self._state.growth
+        self._sweep_pause_s = max(self._settings.sweep_s, 4 * self._sweep_cost_s)
+        self._sweep_cost_s = 0.0
 
     def _is_due(self, track: _Track, now: float, sweep_due: bool) -> bool:
         if track.working:

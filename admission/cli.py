@@ -157,11 +157,13 @@ def _read(file: str) -> str:
 
 
 @app.command()
-def demo() -> None:
-    """Show on this terminal what Isochrone does: a made-up cluster, one gang, every decision explained."""
+def demo(
+    output: Annotated[str, typer.Option("--output", metavar="FILE", help="Write the plain text to a file too.")] = "",
+) -> None:
+    """Show on this terminal what Isochrone does: a made-up cluster, four gangs, every decision explained."""
     from admission.demo import run
 
-    run()
+    raise typer.Exit(run(output))
 
 
 if __name__ == "__main__":

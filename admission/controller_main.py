@@ -18,9 +18,10 @@ from admission.controller_metrics import ControllerMetrics
 from admission.let_go import Gatekeeper
 from admission.owners import Owners
 from admission.serving import background, health_app, listening, stopped_by_signals
-from admission.settings import ControllerSettings
+from admission.settings import ControllerSettings, HostPort
 from scheduler.decision_log import DecisionLog
 from scheduler.extender import build_app
+from scheduler.extender import listening as extender_listening
 from scheduler.metrics import ExtenderMetrics
 from scheduler.policy import Policy
 from topology.clock import monotonic_s, wall_time_s
@@ -191,8 +192,9 @@ async def serve(
             policy=controller.policy,
             metrics=ExtenderMetrics(controller.metrics.registry),
         )
-        bound = await stack.enter_async_context(listening(extender, settings.extender_listen, "EXTENDER_LISTEN"))
-        log.info("answering Volcano on %s", bound)
+        where = settings.extender_listen
+        host, port = await stack.enter_async_context(extender_listening(extender, where.host, where.port))
+        log.info("answering Volcano on %s", HostPort(host, port))
         running = await stack.enter_async_context(background(controller.run()))
         if ready:
             ready()

@@ -164,7 +164,7 @@ class Volcano:
         call = {"task": volcano_shapes.task(pod, "", volcano_shapes.PENDING), "nodes": candidates}
         scores: dict[str, float] = (await self._call("prioritize", call))["nodeScore"]
         self.scores[pod["metadata"]["name"]] = scores
-        return max(names, key=lambda name: scores.get(name, 0.0))
+        return max(scores, key=lambda name: scores[name])
 
     def _nodes(self, taken: Sequence[tuple[Object, str]]) -> list[Object]:
         on: dict[str, list[Object]] = {}

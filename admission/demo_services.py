@@ -24,6 +24,7 @@ READY_LIMIT_S: Final = 30.0
 _POLL_S: Final = 0.05
 _STOP_LIMIT_S: Final = 5.0
 _TAIL_LINES: Final = 25
+_CODE: Final = str(Path(__file__).resolve().parents[1])
 
 
 class NotReadyError(Exception):
@@ -61,7 +62,7 @@ class Services:
             "ISOCHRONE_HEALTH_LISTEN": f"127.0.0.1:{health_port}",
             "ISOCHRONE_KUBECONFIG": self._kubeconfig,
             # The checkout (or the installation) that the demo itself runs from is what is shown.
-            "PYTHONPATH": str(Path(__file__).resolve().parents[1]),
+            "PYTHONPATH": _CODE,
             "NO_PROXY": "127.0.0.1",
             "no_proxy": "127.0.0.1",
         }

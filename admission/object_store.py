@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
@@ -59,7 +60,7 @@ class ObjectStore:
         self._now, self._on_change, self._remembered = now, on_change, remembered
         self._objects: dict[Kind, dict[tuple[str, str], Object]] = {kind: {} for kind in KINDS}
         self._log: dict[int, Entry] = {}
-        self._made = 0
+        self._made: Counter[str] = Counter()
         self.version = 1
         self.oldest = 1  # the earliest version from which a watch can go on
 
@@ -90,14 +91,17 @@ class ObjectStore:
         meta = obj.setdefault("metadata", {})
         if kind.namespaced and meta.setdefault("namespace", namespace) != namespace:
             raise Refused(400, "BadRequest", "the namespace of the provided object does not match the request")
-        self._made += 1
-        if not meta.get("name"):
-            if not meta.get("generateName"):
-                raise Refused(422, "Invalid", "metadata.name: Required value: name or generateName is required")
-            meta["name"] = meta["generateName"] + _suffix(f"{meta['generateName']}/{self._made}")
+        wanted = meta.get("name") or meta.get("generateName")
+        if not wanted:
+            raise Refused(422, "Invalid", "metadata.name: Required value: name or generateName is required")
+        # Counted per name, so that names and UIDs do not depend on what is created beside it.
+        seed = f"{kind.plural}/{meta.get('namespace', '')}/{wanted}"
+        self._made[seed] += 1
+        seed += f"/{self._made[seed]}"
+        meta.setdefault("name", f"{wanted}{_suffix(seed)}")
         if (meta.get("namespace", ""), meta["name"]) in self._objects[kind]:
             raise Refused(409, "AlreadyExists", f'{kind.plural} "{meta["name"]}" already exists')
-        meta |= {"uid": _uid(self._made), "creationTimestamp": self._now(), "generation": 1}
+        meta |= {"uid": _uid(seed), "creationTimestamp": self._now(), "generation": 1}
         meta.pop("resourceVersion", None)
         obj |= {"apiVersion": kind.api_version, "kind": kind.name}
         if kind.status and not keep_status:
@@ -252,7 +256,7 @@ def _suffix(seed: str) -> str:
     return "".join(_SUFFIX_LETTERS[byte % len(_SUFFIX_LETTERS)] for byte in digest[:_SUFFIX_CHARS])
 
 
-def _uid(number: int) -> str:
+def _uid(seed: str) -> str:
     """Not random: the same cluster file gives the same UIDs, so that a run can be compared with another."""
-    digits = hashlib.sha256(f"object {number}".encode()).hexdigest()
+    digits = hashlib.sha256(seed.encode()).hexdigest()
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-8{digits[17:20]}-{digits[20:32]}"

@@ -81,11 +81,16 @@ def tag(pod: Pod, namespace: str, entry: Entry) -> Tagging:
 
 
 def asks_by_label(pod: Pod) -> bool:
-    """Whether a person put our phase or gang label there (the webhook's own labels say so in the signal)."""
-    if pod.metadata.labels is None or not (labels.PHASE in pod.metadata.labels or labels.GANG in pod.metadata.labels):
+    """Whether a person put our phase or gang label there.
+
+    Labels that the webhook wrote are not a person's: the signal says which. A pod that we held asks again when it is
+    created anew from a copy, for the copy has lost the gate.
+    """
+    given = pod.metadata.labels or {}
+    if labels.PHASE not in given and labels.GANG not in given:
         return False
-    signal = pod.metadata.annotation(labels.SIGNAL)
-    return not signal or labels.PREFIX in signal
+    signal, group = pod.metadata.annotation(labels.SIGNAL), pod.metadata.annotation(labels.GROUP_NAME)
+    return not signal or labels.PREFIX in signal or (bool(group) and group == podgroup_name(given.get(labels.GANG, "")))
 
 
 def _out_of_scope(pod: Pod) -> bool:
@@ -145,10 +150,9 @@ def _write(
     foreign_group = group is not None and not group.volcano
     volcano = scheduler == labels.VOLCANO_SCHEDULER or (asks and not foreign_group)
     full = volcano and not third and not foreign_group
-    said_mode = labels.REACH_MODE in (pod.metadata.annotations or {})
-    # What cannot be held is stored as preferred, so that the controller never waits for it.
-    mode: Mode = settings.mode if full or said_mode else "preferred"
-    held = full and mode == "required"
+    # What is not held is stored as preferred, so that the controller never waits for it.
+    mode: Mode = settings.mode if full and asks else "preferred"
+    held = mode == "required"
     signal = pod.metadata.annotation(labels.SIGNAL) or f"phase: {reading.signal}; gang: {gang_signal}"
 
     annotations = {labels.REACH_MODE: str(mode), labels.SIGNAL: signal}
@@ -167,6 +171,8 @@ def _write(
     if full:
         ops += _marker(pod)
     warnings = [*reading.conflicts, *(_sentence(error) for error in wrong)]
+    if not asks and settings.mode == "required":
+        warnings.append(f"{labels.REACH_MODE} is required, but a pod is held only if it asks; {_SET_PHASE}")
     if asks and not full:
         warnings.append(_only_annotated(scheduler, third, group))
     return Tagging(namespace, tuple(ops), _short(warnings), None, reading.phase, gang, mode, signal)

@@ -11,9 +11,18 @@ import pytest
 from e2e.stack.build import Stack, build
 from e2e.stack.cluster import Cluster
 from e2e.stack.control_plane import ControlPlane
+from e2e.stack.isochrone import Isochrone, install
 from e2e.stack.nodes import grid
 
 ClusterFactory = Callable[..., Cluster]
+NamespaceFactory = Callable[..., str]
+
+OWNERS_FIRST = (
+    "/apis/apps/v1/namespaces/{}/deployments",
+    "/apis/apps/v1/namespaces/{}/replicasets",
+    "/apis/scheduling.volcano.sh/v1beta1/namespaces/{}/podgroups",
+    "/api/v1/namespaces/{}/pods",
+)
 
 
 @pytest.fixture(scope="session")
@@ -46,13 +55,41 @@ def cluster(cluster_factory: ClusterFactory) -> Cluster:
     return cluster_factory(grid(16), audit=True)
 
 
+@pytest.fixture(scope="module")
+def isochrone(cluster: Cluster) -> Isochrone:
+    """Isochrone on the module's cluster: every test that asks for it finds pods tagged and gangs planned."""
+    return install(cluster)
+
+
 @pytest.fixture
-def namespace(cluster: Cluster, request: pytest.FixtureRequest) -> str:
-    """A namespace of the test's own."""
-    name = re.sub("[^a-z0-9]+", "-", request.node.name.lower()).strip("-")
+def new_namespace(cluster: Cluster, request: pytest.FixtureRequest) -> Iterator[NamespaceFactory]:
+    """Makes namespaces of the test's own (`new_namespace("other", {label: value})`), emptied at its end."""
     # Names end at 63 characters; the hash keeps tests with the same beginning apart.
+    name = re.sub("[^a-z0-9]+", "-", request.node.name.lower()).strip("-")[:40].strip("-")
     digest = hashlib.sha256(request.node.nodeid.encode()).hexdigest()[:6]
-    return cluster.create_namespace(f"{name[:50]}-{digest}")
+    made: list[str] = []
+
+    def make(suffix: str = "", labels: dict[str, str] | None = None) -> str:
+        made.append(cluster.create_namespace("-".join(filter(None, (name, suffix, digest))), labels))
+        return made[-1]
+
+    yield make
+    for namespace in made:
+        empty(cluster, namespace)
+
+
+@pytest.fixture
+def namespace(new_namespace: NamespaceFactory) -> str:
+    """One namespace of the test's own."""
+    return new_namespace()
+
+
+def empty(cluster: Cluster, namespace: str) -> None:
+    """Deletes what runs in a namespace, owners before what they own, and waits until its room is free again."""
+    for path in OWNERS_FIRST:
+        collection = path.format(namespace)
+        cluster.api("DELETE", f"{collection}?gracePeriodSeconds=0&propagationPolicy=Background")
+    cluster.wait_for(lambda: not cluster.pods(namespace), 30, f"namespace {namespace} is empty")
 
 
 @pytest.hookimpl(wrapper=True)

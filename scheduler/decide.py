@@ -62,17 +62,5 @@ def decide(
 
 def _room_for_a_partner_us(snapshot: Snapshot, need: NDArray[np.int64], size_bytes: int) -> NDArray[np.float64]:
     """Per node the reach to the nearest room for one more pod like this one, (N,): itself only with room for two."""
-    reach = snapshot.table.reach
     slots = room_for(snapshot.free, need)
-    near = nearest_us(snapshot.table, np.flatnonzero(slots > 1), size_bytes)
-    single = np.flatnonzero(slots == 1)
-    if not len(single):
-        return near
-    # A node with room for one pod is a neighbour to others but not to itself: two of each kind of them suffice, and
-    # each of the two sees the other.
-    for kind in np.unique(reach.kind[single]):
-        for node in single[reach.kind[single] == kind][:2]:
-            row = reach.row_us(int(node), size_bytes).copy()
-            row[node] = np.inf
-            near = np.minimum(near, row)
-    return near
+    return nearest_us(snapshot.table, np.flatnonzero(slots > 1), size_bytes, np.flatnonzero(slots == 1))

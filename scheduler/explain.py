@@ -23,6 +23,7 @@ from scheduler.explain_words import (
     gap_of,
     helps,
     helps_one,
+    here_and_missing,
     name_of,
     names_of,
     nearest_room,
@@ -125,7 +126,7 @@ def held_event(plan: Plan, decision: Decision | None = None) -> tuple[Reason, st
         return reason, _finish(_left_out(plan, blocked), blocked.decision)
     if plan.outcome == Outcome.UNDECIDED:
         text = f"Undecided about {gang_of(plan.request)}: no placement found in {plan.expanded} tries, none ruled out"
-        return reason, _finish(f"{text}; {counts(blocked.decision)}", blocked.decision)
+        return reason, _finish(f"{text}; {counts(blocked.decision, decided=False)}", blocked.decision)
     text = f"No place for {gang_of(plan.request)}: {_why_gang(plan, blocked)}"
     advice = helps(plan.shortfall.remedies) if plan.shortfall else ""
     return reason, _finish(text + _advice(advice), blocked.decision)
@@ -180,7 +181,7 @@ def _left_out(plan: Plan, blocked: Blocked) -> str:
     if plan.places:
         have.append(f"{len(plan.places)} planned")
     text = f"The gang {name_of(gang.name)} has its minimum ({', '.join(have)}); no node within reach can take"
-    text += f" this {decision.request.phase} pod: {counts(decision)}"
+    text += f" this {decision.request.phase} pod; {counts(decision)}"
     text += _nearest_room(decision)
     if (far := decision.nearest.get(VerdictCode.REACH_EXCEEDED)) is not None:
         whom = f" from {name_of(far.partner)}" if far.partner else ""
@@ -191,21 +192,15 @@ def _left_out(plan: Plan, blocked: Blocked) -> str:
 
 def _waiting(plan: Plan) -> str:
     gang = plan.request
-    phases = [m.phase for m in gang.members] + [p.phase for p in gang.partners]
-    have = {phase: phases.count(phase) for phase in PHASES}
-    minimum = {PREFILL: gang.min_prefill, DECODE: gang.min_decode}
-    missing = {phase: max(0, minimum[phase] - have[phase]) for phase in PHASES}
-    name, waits = name_of(gang.name), phase_counts(missing[PREFILL], missing[DECODE])
-    starts = f"the minimum is {phase_counts(minimum[PREFILL], minimum[DECODE])}. No node was looked at yet"
+    have, missing = here_and_missing(gang)
+    name, waits = name_of(gang.name), phase_counts(*missing)
+    starts = f"the minimum is {phase_counts(gang.min_prefill, gang.min_decode)}. No node was looked at yet"
     if plan.outcome == Outcome.WAITING_FOR_PARTNER:
-        absent = next(phase for phase in PHASES if missing[phase] and not have[phase])
-        here = phase_counts(have[PREFILL], have[DECODE]) or "nothing else"
-        return f"The gang {name} has no {absent} pod yet, only {here}; it waits for {waits}, {starts}"
-    keys = [key for phase, key in ((PREFILL, MIN_PREFILL), (DECODE, MIN_DECODE)) if missing[phase]]
+        absent = next(phase for phase, n, lacks in zip(PHASES, have, missing, strict=True) if lacks and not n)
+        return f"The gang {name} has no {absent} pod yet, only {phase_counts(*have)}; it waits for {waits}, {starts}"
+    keys = [key for lacks, key in zip(missing, (MIN_PREFILL, MIN_DECODE), strict=True) if lacks]
     lower = f"Raise the replicas, or lower {' and '.join(keys)}"
-    return (
-        f"The gang {name} has {phase_counts(have[PREFILL], have[DECODE])}; it waits for {waits} more, {starts}. {lower}"
-    )
+    return f"The gang {name} has {phase_counts(*have)}; it waits for {waits} more, {starts}. {lower}"
 
 
 def gang_event(plan: Plan, *, bound: bool = False) -> tuple[Reason, str]:

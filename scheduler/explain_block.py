@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from scheduler.decision import Candidate, Decision, Outcome, PairReach, Plan
-from scheduler.explain import held_event
 from scheduler.explain_words import (
     LINE_CHARS,
     NAMES_SHOWN,
@@ -21,12 +20,14 @@ from scheduler.explain_words import (
     gap_of,
     helps,
     helps_one,
+    here_and_missing,
     name_of,
     nearest_room,
     over,
     path_of,
     phase_counts,
     plural,
+    ruled_out,
     set_of,
     whole_points,
 )
@@ -71,10 +72,8 @@ def _placed_rows(decision: Decision, plan: Plan | None, bound_node: str | None) 
         rows.append(("next", "   ".join(_runner_up(c) for c in others)))
     elif decision.eligible == 1:
         rows.append(("next", f"none: the only feasible node of {decision.node_count}"))
-    out = decision.node_count - decision.eligible
-    if out:
-        listed = counts(decision).partition(": ")[2]
-        rows.append(("counts", f"{out} of {decision.node_count} ruled out: {listed}"))
+    if out := ruled_out(decision):
+        rows.append(("out", out))
     allowed = plan.set_for(decision.request.phase) if plan is not None else None
     if allowed is not None:
         rows.append(("set", set_of(allowed)))
@@ -119,8 +118,8 @@ def _held_rows(decision: Decision, plan: Plan | None) -> list[Row]:
         return [("none", counts(decision)), *_within(decision), *_nearest(decision)]
     blocked = blocked_of(plan, decision)
     if plan.outcome in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG) or blocked is None:
-        return [("none", held_event(plan, decision)[1])]
-    rows = [("none", counts(decision))]
+        return _waiting_rows(plan)
+    rows = [("none", counts(decision, decided=plan.outcome != Outcome.UNDECIDED))]
     if is_joiner(plan):
         rows.append(("gang", f"has its minimum; this pod alone waits, for a place within {show_us(decision.bound_us)}"))
         rows += [*_within(decision), *_nearest(decision)]
@@ -138,16 +137,25 @@ def _helps(advice: str) -> list[Row]:
     return [("helps", advice)] if advice else []
 
 
+def _waiting_rows(plan: Plan) -> list[Row]:
+    gang = plan.request
+    have, missing = here_and_missing(gang)
+    return [
+        ("none", "planned yet: pods are missing, no node was looked at"),
+        ("have", phase_counts(*have) or "no pod"),
+        ("waits", f"for {phase_counts(*missing)}; the minimum is {phase_counts(gang.min_prefill, gang.min_decode)}"),
+    ]
+
+
 def _gang_rows(plan: Plan, blocked: Blocked) -> list[Row]:
     rows: list[Row] = []
     short, bound_us = plan.shortfall, plan.request.bound.us
     if short is None or blocked.obstacle is Obstacle.NO_ROOM:
         return rows
     if (pair := short.closest) is not None:
-        far = pair.reach.us > bound_us
-        gap = f", {over(pair.reach.us, bound_us)}" if far else ""
-        rows.append(("nearest", f"{name_of(pair.prefill)} and {name_of(pair.decode)}  {show_us(pair.reach.us)}{gap}"))
-        rows.append(("path", path_of(pair.reach)))
+        gap = f", {over(pair.reach.us, bound_us)}" if pair.reach.us > bound_us else ""
+        ends = f"{name_of(pair.prefill)} and {name_of(pair.decode)}"
+        rows.append(("nearest", f"{ends}  {show_us(pair.reach.us)} ({path_of(pair.reach)}){gap}"))
     if short.needed_gpus and blocked.obstacle is Obstacle.DOES_NOT_FIT_TOGETHER:
         where = f" ({short.best_where})" if short.best_where else ""
         rows.append(("best", f"{short.best_gpus} free of {amount(short.needed_gpus, 'gpus')} needed{where}"))
@@ -176,11 +184,9 @@ def gang_block(plan: Plan) -> str:
     facts = [("facts", facts_of(shown.facts_age_s).removeprefix("facts "))] if shown else []
     if plan.outcome != Outcome.PLANNED:
         blocked = blocked_of(plan)
-        head = ("none", f"{reason_of(plan)}: {name_of(gang.name)}")
-        if blocked is None:
-            return _table([head, ("why", held_event(plan)[1])])
-        rows = _held_rows(blocked.decision, plan)
-        return _table([head, ("counts", rows[0][1]), *rows[1:], *facts])
+        head = ("held", f"{name_of(gang.name)}: {reason_of(plan)}")
+        rows = _waiting_rows(plan) if blocked is None else _held_rows(blocked.decision, plan)
+        return _table([head, *rows, *facts])
     planned = {p: [m for m in gang.members if m.phase == p and m.uid in plan.places] for p in PHASES}
     sizes = phase_counts(*(len(planned[p]) for p in PHASES))
     minimum = phase_counts(gang.min_prefill, gang.min_decode)

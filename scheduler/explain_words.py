@@ -15,7 +15,7 @@ from scheduler.decision import NANO, Candidate, Decision, Remedy
 from scheduler.request import GangRequest
 from scheduler.verdicts import Verdict, VerdictCode
 from topology.isochrone_sets import NodeSet
-from topology.labels import PHASES, REACH
+from topology.labels import DECODE, PHASES, PREFILL, REACH
 from topology.reach import Reach
 from topology.units import show_age, show_bytes, show_us
 
@@ -96,16 +96,29 @@ def amount(value: float, unit: str, adjective: str = "") -> str:
             return f"{int(value)} {said}{unit}"
 
 
-def counts(decision: Decision) -> str:
-    """`16 nodes checked: 8 beyond reach, 8 without 4 free GPUs`: every node that was looked at, none twice."""
-    parts = [(n, _phrase(code, decision)) for code, n in decision.ruled_out.items()]
+def counts(decision: Decision, *, decided: bool = True) -> str:
+    """`16 nodes checked, 8 beyond reach, 8 without 4 free GPUs`: every node that was looked at, none twice.
+
+    `decided` is False where the search ended early: then nobody knows whether the gang fits around a node.
+    """
+    parts = [(n, _phrase(code, decision, decided=decided)) for code, n in decision.ruled_out.items()]
     if decision.eligible:
         parts.append((decision.eligible, PHRASES[VerdictCode.ELIGIBLE]))
-    listed = ", ".join(f"{n} {phrase}" for n, phrase in sorted(parts, key=lambda p: (-p[0], p[1])))
-    return f"{plural(decision.node_count, 'node')} checked" + (f": {listed}" if listed else "")
+    return ", ".join([f"{plural(decision.node_count, 'node')} checked", *_listed(parts)])
 
 
-def _phrase(code: VerdictCode, decision: Decision) -> str:
+def ruled_out(decision: Decision) -> str:
+    """`13 of 16: 9 beyond reach, 4 without 4 free GPUs`; empty where every node is eligible."""
+    parts = [(n, _phrase(code, decision)) for code, n in decision.ruled_out.items()]
+    out = decision.node_count - decision.eligible
+    return f"{out} of {decision.node_count}: {', '.join(_listed(parts))}" if parts else ""
+
+
+def _listed(parts: Iterable[tuple[int, str]]) -> list[str]:
+    return [f"{n} {phrase}" for n, phrase in sorted(parts, key=lambda p: (-p[0], p[1]))]
+
+
+def _phrase(code: VerdictCode, decision: Decision, *, decided: bool = True) -> str:
     """The phrase of a code, with the pod's own need in it where that need is the same for every node counted."""
     gpus, memory = decision.request.gpus, decision.request.amounts.get("memory", 0)
     nearest = decision.nearest.get(code)
@@ -115,6 +128,8 @@ def _phrase(code: VerdictCode, decision: Decision) -> str:
         return f"without {amount(memory, 'bytes', 'free')}"
     if code is VerdictCode.RESOURCE_MISSING and nearest is not None and nearest.unit:
         return f"without any {nearest.unit}"
+    if code is VerdictCode.GANG_TOO_LARGE and not decided:
+        return "with room for one pod"
     return PHRASES[code]
 
 
@@ -124,8 +139,10 @@ def path_of(reach: Reach) -> str:
 
 
 def gap_of(miss: Verdict) -> str:
-    """What is missing on the node that came closest: `2 GPUs short`."""
-    return f"{amount(miss.need - miss.have, miss.unit)} short"
+    """What is missing on the node that came closest: `2 short`, `7.0 GiB short`."""
+    gap = miss.need - miss.have
+    said = {"bytes": show_bytes(gap), "millicores": f"{gap / 1000:.3g}"}
+    return f"{said.get(miss.unit, str(int(gap)))} short"
 
 
 def over(us: float, bound_us: float) -> str:
@@ -203,3 +220,10 @@ def gang_of(gang: GangRequest) -> str:
     if present == needed:
         return f"the gang {name_of(gang.name)} ({phase_counts(*present)})"
     return f"the minimum of the gang {name_of(gang.name)} ({phase_counts(*needed)} of {phase_counts(*present)})"
+
+
+def here_and_missing(gang: GangRequest) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Pods of each phase (prefill, decode) that exist, placed or not, and those that the minimum still lacks."""
+    phases = [m.phase for m in gang.members] + [p.phase for p in gang.partners]
+    prefill, decode = phases.count(PREFILL), phases.count(DECODE)
+    return (prefill, decode), (max(0, gang.min_prefill - prefill), max(0, gang.min_decode - decode))

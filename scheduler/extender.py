@@ -44,6 +44,7 @@ _BIG_AT_ONCE: Final = 2  # bodies above _BIG_BYTES in memory together; Volcano s
 _READ_BUFFER_BYTES: Final = 2**20
 _KEEP_ALIVE_S: Final = 120.0  # above the 90 s of Go's client, so that it is the one that closes
 _STOP_LIMIT_S: Final = 5.0
+_LINGER_S: Final = 1.0  # what is left of a rejected body is read away this long, so that the caller sees the answer
 _SAY_AGAIN_S: Final = 60.0  # the same complaint about the same verb is logged this often; the metric counts them all
 _PATHS: Final = ", ".join(f"/{verb}" for verb in NEUTRAL)
 
@@ -188,6 +189,7 @@ async def listening(app: web.Application, host: str, port: int) -> AsyncIterator
         handle_signals=False,
         keepalive_timeout=_KEEP_ALIVE_S,
         shutdown_timeout=_STOP_LIMIT_S,
+        lingering_time=_LINGER_S,
         read_bufsize=_READ_BUFFER_BYTES,
     )
     await runner.setup()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,33 +15,50 @@ from scheduler.request import GangRequest, PodRequest, ReachBound
 from scheduler.verdicts import VerdictCode
 from topology.isochrone_sets import as_requirement, near_all, nearest_us
 from topology.labels import DECODE, PHASES, PREFILL
-from topology.snapshot import Mask, NodeTable, Snapshot
+from topology.snapshot import Mask, NodeTable, Snapshot, room_for
 
 
 def _other(phase: str) -> str:
     return DECODE if phase == PREFILL else PREFILL
 
 
-def _room_by_phase(gang: GangRequest, snapshot: Snapshot, needs: Mapping[str, Need]) -> dict[str, Mask]:
-    """Per phase the nodes where one member has room."""
-    room = {phase: np.zeros(len(snapshot.table), dtype=bool) for phase in PHASES}
+@dataclass(frozen=True, slots=True)
+class _Room:
+    """Nodes where one member of a phase has room, by phase, and nodes with room for one of each phase at once."""
+
+    of: Mapping[str, Mask]
+    both: Mask
+
+
+def _room(gang: GangRequest, snapshot: Snapshot, needs: Mapping[str, Need]) -> _Room:
+    nowhere = np.zeros(len(snapshot.table), dtype=bool)
+    of = dict.fromkeys(PHASES, nowhere)
+    kinds: dict[tuple[str, bytes, bytes], Need] = {}
     for member in gang.members:
-        room[member.phase] |= has_room(snapshot, needs[member.uid])
-    return room
+        need = needs[member.uid]
+        of[member.phase] = of[member.phase] | has_room(snapshot, need)
+        if not need.missing:
+            kinds.setdefault((member.phase, need.row.tobytes(), need.accepts.tobytes()), need)
+    both = nowhere.copy()
+    for (phase, _, _), need in kinds.items():
+        for (other, _, _), more in kinds.items():
+            if phase == PREFILL and other == DECODE:
+                both |= need.accepts & more.accepts & (room_for(snapshot.free, need.row + more.row) > 0)
+    return _Room(of, both)
 
 
 def _reach_to_others(
-    snapshot: Snapshot,
-    phase: str,
-    bound: ReachBound,
-    room: Mapping[str, Mask],
-    fixed: Mapping[str, NDArray[np.int64]],
+    snapshot: Snapshot, phase: str, bound: ReachBound, room: _Room, fixed: Mapping[str, NDArray[np.int64]]
 ) -> NDArray[np.float64]:
-    """How far each node is from the other phase, (N,): its farthest place if it has some, else its nearest room."""
+    """How far each node is from the other phase, (N,): its farthest place if it has some, else its nearest room.
+
+    A node is its own neighbour only with room for both.
+    """
     other = _other(phase)
     if len(fixed[other]):
         return worst_reach_us(snapshot, fixed[other].tolist(), bound.size_bytes)
-    return nearest_us(snapshot.table, np.flatnonzero(room[other]), bound.size_bytes)
+    single = np.flatnonzero(room.of[other] & ~room.both)
+    return nearest_us(snapshot.table, np.flatnonzero(room.both), bound.size_bytes, single)
 
 
 def held_decisions(
@@ -51,7 +69,7 @@ def held_decisions(
     fixed: Mapping[str, NDArray[np.int64]],
 ) -> dict[str, Decision]:
     """A decision per member of a gang that has no plan: no node is eligible, and each says why."""
-    room = _room_by_phase(gang, snapshot, needs)
+    room = _room(gang, snapshot, needs)
     reach = {phase: _reach_to_others(snapshot, phase, gang.bound, room, fixed) for phase in PHASES}
     index = snapshot.table.index
     partners = {
@@ -73,7 +91,7 @@ def held_decisions(
 
 
 def _closest(
-    gang: GangRequest, snapshot: Snapshot, room: Mapping[str, Mask], fixed: Mapping[str, NDArray[np.int64]]
+    gang: GangRequest, snapshot: Snapshot, room: _Room, fixed: Mapping[str, NDArray[np.int64]]
 ) -> PairReach | None:
     """The nearest pair of nodes: room for a member on one, the farthest partner or room for one on the other.
 
@@ -81,25 +99,28 @@ def _closest(
     """
     table, size = snapshot.table, gang.bound.size_bytes
     found: list[PairReach] = []
-    for phase in [phase for phase in PHASES if gang.still_needed(phase)] or PHASES:
-        here = np.flatnonzero(room[phase])
+    for phase in [phase for phase in PHASES if gang.still_needed(phase)]:
+        here = np.flatnonzero(room.of[phase])
         reach = _reach_to_others(snapshot, phase, gang.bound, room, fixed)
         if not len(here) or not np.isfinite(reach[here]).any():
             continue
         node = int(here[int(np.argmin(reach[here]))])
-        others = fixed[_other(phase)] if len(fixed[_other(phase)]) else np.flatnonzero(room[_other(phase)])
+        partners = fixed[_other(phase)]
+        others = partners if len(partners) else np.flatnonzero(room.of[_other(phase)])
+        if not len(partners) and not room.both[node]:
+            others = others[others != node]
         row = table.reach.row_us(node, size)[others]
-        other = int(others[int(np.argmax(row) if len(fixed[_other(phase)]) else np.argmin(row))])
+        other = int(others[int(np.argmax(row) if len(partners) else np.argmin(row))])
         pair = (node, other) if phase == PREFILL else (other, node)
         found.append(PairReach(table.names[pair[0]], table.names[pair[1]], table.reach.between(node, other, size)))
-    return max(found, key=lambda p: (p.reach.us, p.prefill, p.decode)) if found else None
+    return min(found, key=lambda p: (-p.reach.us, p.prefill, p.decode)) if found else None
 
 
 def shortfall_of(
     gang: GangRequest, snapshot: Snapshot, needs: Mapping[str, Need], fixed: Mapping[str, NDArray[np.int64]]
 ) -> Shortfall:
     """The gap of the whole gang: the closest pair with room, and the most free GPUs within the bound of one node."""
-    room = _room_by_phase(gang, snapshot, needs)
+    room = _room(gang, snapshot, needs)
     core = [member for phase in PHASES for member in _narrowest(gang, phase)]
     best_gpus, best_where = _most_gpus(gang, snapshot, {m.phase for m in core}, room, fixed)
     return Shortfall(
@@ -119,7 +140,7 @@ def _most_gpus(
     gang: GangRequest,
     snapshot: Snapshot,
     phases: Collection[str],
-    room: Mapping[str, Mask],
+    room: _Room,
     fixed: Mapping[str, NDArray[np.int64]],
 ) -> tuple[int, str]:
     """The most free GPUs, on nodes with room for a member, within the bound of one node, and that surrounding in words.
@@ -129,12 +150,12 @@ def _most_gpus(
     table, bound, gpu = snapshot.table, gang.bound, snapshot.gpu_column
     if gpu is None or not phases:
         return 0, ""
-    usable = np.logical_or.reduce([room[phase] for phase in phases])
+    usable = np.logical_or.reduce([room.of[phase] for phase in phases])
     free = np.where(usable, np.maximum(snapshot.free[:, gpu], 0), 0)
     partners = np.unique(np.concatenate([fixed[phase] for phase in PHASES]))
     if len(partners):
         # A phase that comes is bound to the partners of the other one only.
-        allowed = [near_all(table, fixed[_other(p)], bound.us, bound.size_bytes) & room[p] for p in sorted(phases)]
+        allowed = [near_all(table, fixed[_other(p)], bound.us, bound.size_bytes) & room.of[p] for p in sorted(phases)]
         return int(free[np.logical_or.reduce(allowed)].sum()), ""
     best, where = 0, None
     for centre in _centres(table, np.flatnonzero(usable), free):

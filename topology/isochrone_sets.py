@@ -40,32 +40,36 @@ class NodeSet:
 def near_all(table: NodeTable, members: NDArray[np.int64], bound_us: float, size_bytes: int) -> Mask:
     """Nodes within the bound of every member, shape (N,); all nodes when there are no members."""
     mask = np.ones(len(table), dtype=bool)
-    members = np.unique(members)  # two of a kind must be two nodes
-    if not len(members):
-        return mask
-    # Nodes of one kind have the same row but for their own entries, so two of each kind and every member's reach to
-    # itself say it all: 1,000 members of four kinds cost eight rows.
-    kinds = table.reach.kind[members]
-    for kind in np.unique(kinds):
-        for node in members[kinds == kind][:2]:
-            mask &= table.reach.row_us(int(node), size_bytes) <= bound_us
+    for node in _two_of_each_kind(table, members):
+        mask &= table.reach.row_us(node, size_bytes) <= bound_us
     mask[members] &= table.reach.self_us(size_bytes)[members] <= bound_us
     return mask
 
 
-def nearest_us(table: NodeTable, members: NDArray[np.int64], size_bytes: int) -> NDArray[np.float64]:
-    """Every node's reach to the nearest member, itself included if it is one, shape (N,); infinity without members."""
+def nearest_us(
+    table: NodeTable, members: NDArray[np.int64], size_bytes: int, others: NDArray[np.int64] | None = None
+) -> NDArray[np.float64]:
+    """Every node's reach to the nearest member, itself included if it is one, shape (N,); infinity without members.
+
+    `others` are members too, but no neighbours to themselves: nodes with room for one pod, say, and not for two.
+    """
     best = np.full(len(table), np.inf)
-    members = np.unique(members)
-    if not len(members):
-        return best
-    kinds = table.reach.kind[members]
-    for kind in np.unique(kinds):
-        for node in members[kinds == kind][:2]:
-            row = table.reach.row_us(int(node), size_bytes)
-            best = np.minimum(best, row)
+    for node in _two_of_each_kind(table, members):
+        best = np.minimum(best, table.reach.row_us(node, size_bytes))
     best[members] = np.minimum(best[members], table.reach.self_us(size_bytes)[members])
+    for node in _two_of_each_kind(table, np.empty(0, dtype=np.int64) if others is None else others):
+        row = table.reach.row_us(node, size_bytes).copy()
+        row[node] = np.inf  # its twin sees it
+        best = np.minimum(best, row)
     return best
+
+
+def _two_of_each_kind(table: NodeTable, nodes: NDArray[np.int64]) -> list[int]:
+    """At most two nodes of each kind. Nodes of one kind have the same row but for their own entries, so the rows of two
+    say what the rows of all would say about every other node: 1,000 nodes of four kinds cost eight rows."""
+    nodes = np.unique(nodes)  # two must be two nodes
+    kinds = table.reach.kind[nodes]
+    return [int(node) for kind in np.unique(kinds) for node in nodes[kinds == kind][:2]]
 
 
 def isochrone_masks(

@@ -214,7 +214,7 @@ def build_component(component: Component, folder: Path, go: Go, place: str, star
     (aside / "bin").mkdir()
     mod = "readonly" if made_from.pinned else "mod"
     if not made_from.pinned:
-        run_logged([str(go.program), "mod", "tidy"], module, go.env(mod), log, BUILD_LIMIT_S, tick)
+        tidy(component.module, module, go, log)
     packages = [package for _, package in component.programs]
     argv = [str(go.program), "build", f"-ldflags={LDFLAGS}", "-o", f"{aside / 'bin'}/", *packages]
     run_logged(argv, module, go.env(mod), log, BUILD_LIMIT_S, tick)
@@ -224,6 +224,16 @@ def build_component(component: Component, folder: Path, go: Go, place: str, star
     shutil.rmtree(aside / "module")
     aside.rename(folder)
     report(f"built {names} {component.version} {place} in {minutes(time.monotonic() - begun)}, {so_far()}")
+
+
+def tidy(module: Module, folder: Path, go: Go, log: Path) -> None:
+    """`go mod tidy`, for a module that has no committed sums."""
+    try:
+        run_logged([str(go.program), "mod", "tidy"], folder, go.env("mod"), log, BUILD_LIMIT_S)
+    except BuildError as error:
+        if module.apis_archive is None:
+            raise
+        raise BuildError(f"put {module.apis_archive} into the folder third_party beside the data: {error}") from None
 
 
 def binary_name(package: str) -> str:

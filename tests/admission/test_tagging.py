@@ -73,6 +73,26 @@ def test_a_recognised_pod_of_volcano_is_scored() -> None:
     assert "schedulingGates" not in pod["spec"]
 
 
+def test_a_recognised_pod_is_not_held_even_if_it_says_required() -> None:
+    raw = raw_pod(args=CONSUMER, annotations={"isochrone.dev/reach-mode": "required"}, schedulerName="volcano")
+    tagging, pod = tagged(raw, Entry.RECOGNISE)
+    assert "schedulingGates" not in pod["spec"]
+    assert GROUP not in pod["metadata"]["annotations"]
+    assert tagging.warnings == (
+        "isochrone.dev/reach-mode is required, but a pod is held only if it asks; "
+        "set label isochrone.dev/phase to prefill or decode",
+    )
+
+
+@pytest.mark.parametrize("entry", [Entry.LABELLED, Entry.NAMESPACE])
+def test_a_copy_of_a_released_pod_is_held_again(entry: Entry) -> None:
+    raw = raw_pod(dict(OURS)) if entry is Entry.LABELLED else raw_pod(args=CONSUMER)
+    _, copy = tagged(raw, entry)
+    del copy["spec"]["schedulingGates"]
+    _, again = tagged(copy, Entry.LABELLED)
+    assert again["spec"]["schedulingGates"] == [GATE]
+
+
 def test_preferred_pods_get_neither_gate_nor_group() -> None:
     _, pod = tagged(raw_pod(dict(OURS), {"isochrone.dev/reach-mode": "preferred"}))
     assert GROUP not in pod["metadata"]["annotations"]
@@ -342,9 +362,9 @@ def test_pods_that_did_not_ask_are_not_touched_by_the_first_entry(raw: Raw) -> N
 def test_recognition_neither_refuses_nor_moves_nor_holds(raw: Raw) -> None:
     for key in ("isochrone.dev/phase", "isochrone.dev/gang"):
         raw["metadata"].get("labels", {}).pop(key, None)
-    raw["metadata"].get("annotations", {}).pop("isochrone.dev/reach-mode", None)
     tagging, pod = tagged(raw, Entry.RECOGNISE)
     assert tagging.denied is None
+    assert tagging.mode in (None, "preferred")
     assert pod["spec"].get("schedulerName") == raw["spec"].get("schedulerName")
     assert pod["spec"].get("schedulingGates") == raw["spec"].get("schedulingGates")
 

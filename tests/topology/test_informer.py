@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,57 +12,17 @@ import pytest
 from aiohttp import web
 
 from tests.topology.list_watch_server import PATH, ListWatchServer, gone, line, running, status, until
+from tests.topology.watched_pods import QUICK, Seen, synced, watching
 from topology.clock import monotonic_s
-from topology.informer import Change, ChangeKind, Informer, InformerSettings
+from topology.informer import Change, Informer
 from topology.kube_api import KubeApi
 from topology.objects import Pod
-
-QUICK = InformerSettings(
-    page_size=3, silence_s=5.0, backoff_first_s=0.005, backoff_cap_s=0.02, brief_s=0.05, absent_retry_s=0.05
-)
-
-
-class Seen:
-    """Keeps what `on_change` was told, in batches."""
-
-    def __init__(self) -> None:
-        self.batches: list[list[Change[Pod]]] = []
-
-    def __call__(self, changes: Sequence[Change[Pod]]) -> None:
-        assert changes
-        self.batches.append(list(changes))
-
-    @property
-    def words(self) -> list[str]:
-        return [word(change) for batch in self.batches for change in batch]
-
-
-def word(change: Change[Pod]) -> str:
-    pod = change.new or change.old
-    assert pod is not None
-    assert (change.old is None) == (change.kind is ChangeKind.ADDED)
-    assert (change.new is None) == (change.kind is ChangeKind.DELETED)
-    return f"{change.kind.value} {pod.metadata.name}"
-
-
-@asynccontextmanager
-async def watching(
-    server: ListWatchServer, seen: Seen | None = None, how: InformerSettings = QUICK, *, absent_ok: bool = False
-) -> AsyncGenerator[Informer[Pod], None]:
-    async with await KubeApi.connect(server.kubeconfig, rng=random.Random(1)) as api:
-        informer = Informer(api, PATH, Pod, on_change=seen, absent_ok=absent_ok, settings=how, rng=random.Random(2))
-        async with running(informer.run()):
-            yield informer
 
 
 @pytest.fixture
 async def server(tmp_path: Path) -> AsyncGenerator[ListWatchServer, None]:
     async with ListWatchServer(tmp_path) as made:
         yield made
-
-
-async def synced(informer: Informer[Pod]) -> None:
-    await asyncio.wait_for(informer.synced.wait(), 5)
 
 
 async def test_lists_in_pages_then_watches(server: ListWatchServer) -> None:

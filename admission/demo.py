@@ -1,0 +1,342 @@
+"""EDGE. `make demo`: Isochrone's real services on loopback against a cluster from a file, and what a user then reads.
+
+Decides which gangs are asked for, in which order, and what counts as the expected end of each. The webhook, the
+controller and the extender are the shipped programs; the cluster file takes the place of the API server, and this
+process plays the API server's admission and Volcano. It must never write a sentence about a placement itself.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import aiohttp
+
+from admission.cluster_file import FOREIGN_NAMESPACE
+from admission.demo_players import ApiServer, PlayError, Volcano, webhook_configuration
+from admission.demo_report import Report, save_text
+from admission.demo_services import NotReadyError, Services
+from admission.file_cluster import FileCluster
+from topology.clock import monotonic_s
+from topology.labels import (
+    DECODE,
+    GANG,
+    LEAF,
+    NVIDIA_GPU,
+    PHASE,
+    PLACEMENT,
+    PREFILL,
+    RDMA_CAPABLE,
+    REACH,
+    REACH_MODE,
+    REQUIRED,
+    ZONE,
+)
+
+Object = dict[str, Any]
+
+CLUSTER_FILE: Final = Path(__file__).with_name("demo_cluster.yaml")
+NAMESPACE: Final = "team-a"
+_LIMIT_S: Final = 100.0
+_STEP_LIMIT_S: Final = 15.0
+_POLL_S: Final = 0.05
+_SESSION_EVERY_S: Final = 0.2
+_FREED_NODE: Final = "gpu-c1-2"  # somebody else's job holds a part of it, see the cluster file
+
+
+class DemoError(Exception):
+    """Something did not end as expected."""
+
+
+@dataclass(frozen=True, slots=True)
+class Half:
+    """One Deployment of a gang."""
+
+    phase: str
+    replicas: int
+    gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Gang:
+    """What a user asks for. `reach` as the annotation is written; empty for the default of 1ms."""
+
+    name: str
+    halves: tuple[Half, ...]
+    reach: str = ""
+    mode: str = REQUIRED
+
+    @property
+    def asked(self) -> str:
+        """In a few words."""
+        pods = " and ".join(
+            f"{half.replicas} {half.phase} x {half.gpus} GPU{'s' if half.gpus > 1 else ''}" for half in self.halves
+        )
+        how = "within" if self.mode == REQUIRED else "if possible within"
+        return f"{pods}, every pair {how} {self.reach or '1ms'}"
+
+
+CHAT = Gang("chat", (Half(PREFILL, 1, 2), Half(DECODE, 2, 2)))
+CODE = Gang("code", (Half(PREFILL, 1, 6), Half(DECODE, 1, 6)), reach="100us")
+BATCH = Gang("batch", (Half(PREFILL, 1, 1), Half(DECODE, 1, 1)), mode="preferred")
+REASON = Gang("reason", (Half(PREFILL, 1, 8), Half(DECODE, 1, 8)), reach="100us")
+
+
+class Demo:
+    """One run: the cluster, its neighbours, the report."""
+
+    def __init__(self, cluster: FileCluster, api: ApiServer, volcano: Volcano, report: Report) -> None:
+        self._cluster, self._api, self._volcano, self._report = cluster, api, volcano, report
+        self._nodes = {
+            node["metadata"][
+                "name"
+            ]: f"zone {node['metadata']['labels'][ZONE]}, leaf {node['metadata']['labels'][LEAF]}"
+            for node in cluster.objects("nodes")
+        }
+
+    async def show(self) -> None:
+        """All gangs, one after the other. Raises DemoError, PlayError."""
+        report = self._report
+        await self._placed("1. One node holds the whole gang", CHAT)
+        self._expect(len(self._where(CHAT)) == 1, "chat is on one node")
+
+        await self._placed("2. Two nodes under one leaf switch", CODE)
+        leaves = {self._nodes[node] for node in self._where(CODE)}
+        self._expect(len(self._where(CODE)) == 2 and len(leaves) == 1, "code is on two nodes of one leaf")
+
+        await self._placed("3. Preferred: not held, Volcano asks for scores", BATCH)
+        decode = self._pods(BATCH)[-1]["metadata"]["name"]
+        self._expect(decode in self._volcano.scores, "Volcano asked for scores")
+        report.scores(decode, self._volcano.scores[decode])
+
+        report.heading("4. Impossible, until a job elsewhere ends")
+        report.say(f"asked: {REASON.name}: {REASON.asked}")
+        await self._create(REASON)
+        await self._until(lambda: all(map(self._told_why, self._pods(REASON))), "reason is held, and told why")
+        gated = all(pod["spec"].get("schedulingGates") for pod in self._pods(REASON))
+        self._expect(gated and not self._groups(REASON), "reason is held as a whole")
+        held = self._pods(REASON)[-1]
+        report.pods(self._pods(REASON), self._nodes)
+        report.annotations(held)
+        report.events(self._events(held))
+        self._expect(_FREED_NODE in str(self._events(held)), f"the Event says that {_FREED_NODE} would help")
+
+        job = self._cluster.delete("pods", FOREIGN_NAMESPACE, f"on-{_FREED_NODE}")
+        freed_s = monotonic_s()
+        await self._bound(REASON)
+        report.say(
+            f"\nA job on {_FREED_NODE} ended and gave back {_gpus(job)} GPUs. Nobody touched the gang: "
+            f"its pods were bound {monotonic_s() - freed_s:.1f} s later.\n\n"
+        )
+        await self._show_placed(REASON)
+        leaves = {self._nodes[node] for node in self._where(REASON)}
+        self._expect(len(leaves) == 1, "reason is under one leaf")
+
+    # --- one gang ------------------------------------------------------------------------------
+
+    async def _placed(self, title: str, gang: Gang) -> None:
+        self._report.heading(title)
+        self._report.say(f"asked: {gang.name}: {gang.asked}")
+        await self._create(gang)
+        await self._bound(gang)
+        await self._show_placed(gang)
+
+    async def _show_placed(self, gang: Gang) -> None:
+        """Waits until it is explained, too."""
+        await self._until(
+            lambda: (
+                all(self._events(obj, "Placed") for obj in [*self._pods(gang), *self._groups(gang)])
+                and all(_explained(obj) for obj in [*self._pods(gang), *self._groups(gang)])
+            ),
+            f"{gang.name} is explained",
+        )
+        pods = self._pods(gang)
+        self._report.pods(pods, self._nodes)
+        for group in self._groups(gang):
+            self._report.annotations(group)
+        self._report.annotations(pods[-1])
+        self._report.events(self._events(pods[-1], "Placed"))
+
+    async def _create(self, gang: Gang) -> None:
+        """Two Deployments with their ReplicaSets, and the pods that those would make."""
+        for half in gang.halves:
+            replica_set = self._workload(gang, half)
+            for _ in range(half.replicas):
+                await self._api.create(_pod(gang, half, replica_set))
+
+    def _workload(self, gang: Gang, half: Half) -> Object:
+        name = f"{gang.name}-{half.phase}"
+        spec = {"replicas": half.replicas}
+        deployment = self._cluster.create("deployments", {"metadata": _meta(name), "spec": spec})
+        owned = _meta(f"{name}-{hashlib.sha256(name.encode()).hexdigest()[:9]}", deployment)
+        return self._cluster.create("replicasets", {"metadata": owned, "spec": spec})
+
+    async def _bound(self, gang: Gang) -> None:
+        await self._until(lambda: all("nodeName" in pod["spec"] for pod in self._pods(gang)), f"{gang.name} is bound")
+
+    # --- the cluster ---------------------------------------------------------------------------
+
+    def _pods(self, gang: Gang) -> list[Object]:
+        """Prefill first."""
+        pods = [
+            pod for pod in self._cluster.objects("pods") if (pod["metadata"].get("labels") or {}).get(GANG) == gang.name
+        ]
+        return sorted(pods, key=lambda pod: (pod["metadata"]["labels"][PHASE] != PREFILL, pod["metadata"]["name"]))
+
+    def _groups(self, gang: Gang) -> list[Object]:
+        groups = self._cluster.objects("podgroups")
+        return [group for group in groups if group["metadata"].get("labels", {}).get(GANG) == gang.name]
+
+    def _where(self, gang: Gang) -> set[str]:
+        return {pod["spec"]["nodeName"] for pod in self._pods(gang)}
+
+    def _events(self, obj: Object, reason: str = "") -> list[Object]:
+        events = self._cluster.events_of(obj["metadata"]["uid"])
+        return [event for event in events if not reason or event["reason"] == reason]
+
+    def _told_why(self, pod: Object) -> bool:
+        return bool(self._events(pod)) and _explained(pod)
+
+    async def _until(self, condition: Callable[[], bool], what: str) -> None:
+        """Lets Volcano run its sessions until the condition holds."""
+        end_s, session_s = monotonic_s() + _STEP_LIMIT_S, 0.0
+        while not condition():
+            if monotonic_s() > end_s:
+                raise DemoError(f"waited {_STEP_LIMIT_S:g} s in vain until {what}")
+            if monotonic_s() - session_s >= _SESSION_EVERY_S:
+                await self._volcano.session()
+                session_s = monotonic_s()
+            await asyncio.sleep(_POLL_S)
+
+    def _expect(self, true: bool, what: str) -> None:
+        if not true:
+            raise DemoError(f"expected and not found: {what}")
+
+
+def _explained(obj: Object) -> bool:
+    return PLACEMENT in (obj["metadata"].get("annotations") or {})
+
+
+def _meta(name: str, owner: Object | None = None) -> Object:
+    meta: Object = {"name": name, "namespace": NAMESPACE}
+    if owner is not None:
+        meta["ownerReferences"] = [_owner(owner)]
+    return meta
+
+
+def _owner(owner: Object) -> Object:
+    meta = owner["metadata"]
+    reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": meta["name"], "uid": meta["uid"]}
+    return {**reference, "controller": True, "blockOwnerDeletion": True}
+
+
+def _pod(gang: Gang, half: Half, replica_set: Object) -> Object:
+    """A pod as a ReplicaSet makes it from the user's template: two labels of ours, and an annotation for the bound."""
+    role = "kv_producer" if half.phase == PREFILL else "kv_consumer"
+    amount = {NVIDIA_GPU: str(half.gpus)}
+    annotations = {REACH: gang.reach} if gang.reach else {}
+    if gang.mode != REQUIRED:
+        annotations[REACH_MODE] = gang.mode
+    name = replica_set["metadata"]["name"]
+    container = {
+        "name": "engine",
+        "image": "vllm/vllm-openai:latest",
+        "args": [
+            "--model",
+            gang.name,
+            "--kv-transfer-config",
+            f'{{"kv_connector":"NixlConnector","kv_role":"{role}"}}',
+        ],
+        "resources": {"requests": {"cpu": "8", "memory": "64Gi", **amount}, "limits": dict(amount)},
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "generateName": f"{name}-",
+            "namespace": NAMESPACE,
+            "labels": {"app": f"{gang.name}-{half.phase}", PHASE: half.phase, GANG: gang.name},
+            "annotations": annotations,
+            "ownerReferences": [_owner(replica_set)],
+        },
+        "spec": {"containers": [container], "schedulerName": "default-scheduler", "restartPolicy": "Always"},
+    }
+
+
+def _gpus(pod: Object) -> str:
+    return str(pod["spec"]["containers"][0]["resources"]["requests"][NVIDIA_GPU])
+
+
+async def _run(report: Report) -> int:
+    began_s = monotonic_s()
+    with tempfile.TemporaryDirectory(prefix="isochrone-demo-") as folder:
+        async with FileCluster.from_file(CLUSTER_FILE) as cluster, aiohttp.ClientSession() as http:
+            cluster.create("mutatingwebhookconfigurations", webhook_configuration())
+            services = Services(Path(folder), cluster.kubeconfig(Path(folder) / "kubeconfig"))
+            try:
+                async with asyncio.timeout(_LIMIT_S):
+                    webhook = await services.start("webhook", "ISOCHRONE_LISTEN", {"ISOCHRONE_DRAIN": "1ms"})
+                    controller = await services.start("controller", "ISOCHRONE_EXTENDER_LISTEN")
+                    _introduce(report, cluster)
+                    await services.wait_ready(http)
+                    api, volcano = ApiServer(cluster, http, webhook.port), Volcano(cluster, http, controller.port)
+                    await Demo(cluster, api, volcano, report).show()
+            except (DemoError, PlayError, NotReadyError, TimeoutError) as error:
+                report.say(f"\nThe demo failed: {error or f'it took longer than {_LIMIT_S:g} s'}")
+                for service in services.running:
+                    report.say(f"\nThe last lines of the {service.name}:\n{service.tail()}")
+                return 1
+            finally:
+                await services.stop()
+    report.heading("What was real")
+    report.say(
+        "Real: the webhook, the controller and the extender, unchanged, as processes on loopback; AdmissionReviews "
+        "over TLS, list, watch and patch, Volcano's request shapes; every annotation, Event and score above.\n"
+        "Replaced: the API server by the cluster file admission/demo_cluster.yaml, and Volcano's scheduler by one that "
+        "follows nominations, calls the extender and binds. Reach values are modelled; no GPU was near.\n"
+        f"All gangs ended as expected, in {monotonic_s() - began_s:.1f} s."
+    )
+    return 0
+
+
+def _introduce(report: Report, cluster: FileCluster) -> None:
+    nodes, pods = cluster.objects("nodes"), cluster.objects("pods")
+    zones = {node["metadata"]["labels"][ZONE] for node in nodes}
+    leaves = {node["metadata"]["labels"][LEAF] for node in nodes}
+    rdma = {node["metadata"]["labels"][ZONE] for node in nodes if RDMA_CAPABLE in node["metadata"]["labels"]}
+    gpus = sum(int(node["status"]["allocatable"][NVIDIA_GPU]) for node in nodes)
+    report.say(
+        f"Isochrone demo. {len(nodes)} nodes in {len(zones)} zones and {len(leaves)} leaves, {gpus} GPUs, "
+        f"{sum(int(_gpus(pod)) for pod in pods)} of them held by others. Zones {' and '.join(sorted(rdma))} have RDMA, "
+        f"{' and '.join(sorted(zones - rdma))} plain TCP."
+    )
+
+
+def run(output: str = "", svg: str = "") -> int:
+    """Shows the demo; 0 if every gang ended as expected. `output` and `svg` name files for a copy."""
+    report = Report()
+    code = asyncio.run(_run(report))
+    if output:
+        save_text(output, report.text)
+    if svg:
+        report.save_svg(svg)
+    return code
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """`python -m admission.demo`."""
+    parser = argparse.ArgumentParser(prog="python -m admission.demo", description="Shows what Isochrone does.")
+    parser.add_argument("--output", default="", metavar="FILE", help="write the plain text there too")
+    parser.add_argument("--svg", default="", metavar="FILE", help="write a picture of it there")
+    given = parser.parse_args(arguments)
+    return run(given.output, given.svg)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,170 @@
+"""The client of the benchmarks: creates many objects over 16 connections and sees bindings by a watch.
+
+Bare on purpose: bodies are encoded before the clock starts, answers are not parsed, and the watch asks for nothing
+but the metadata of pods that have a node.
+"""
+
+import asyncio
+import contextlib
+import ssl
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import aiohttp
+import msgspec
+
+from e2e.bench.bodies import PODS, Post
+from e2e.stack.access import Access
+
+CONNECTIONS: Final = 16
+METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
+REQUEST_LIMIT_S: Final = 60.0
+CHECK_S: Final = 1.0
+REWATCHES: Final = 100
+
+
+class RefusedError(RuntimeError):
+    """The API server did not create what was asked for."""
+
+
+class _Meta(msgspec.Struct):
+    name: str = ""
+    resourceVersion: str = ""  # noqa: N815 - Kubernetes' name
+
+
+class _Object(msgspec.Struct):
+    metadata: _Meta = msgspec.field(default_factory=_Meta)
+
+
+class _Event(msgspec.Struct):
+    type: str
+    object: _Object = msgspec.field(default_factory=_Object)
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Seconds since the first pod's creation was sent."""
+
+    created_s: float
+    """The last creation was answered."""
+    bound_s: tuple[float, ...]
+    """Each pod got its node, in order."""
+
+    @property
+    def all_bound_s(self) -> float:
+        """The last binding."""
+        return self.bound_s[-1]
+
+    @property
+    def rate(self) -> float:
+        """Pods bound per second of the whole run."""
+        return len(self.bound_s) / self.all_bound_s
+
+
+class Client:
+    """One API server, 16 connections for writes and one more for the watch."""
+
+    def __init__(self, access: Access, session: aiohttp.ClientSession, watches: aiohttp.ClientSession) -> None:
+        self._access, self._session, self._watches = access, session, watches
+        self._decode = msgspec.json.Decoder(_Event)
+
+    async def run(self, namespace: str, posts: Sequence[Post], limit_s: float) -> Timeline:
+        """Creates everything, waits until every pod of it has a node, and says when. The namespace holds no pods."""
+        wanted = sum(post.is_pod for post in posts)
+        seen: dict[str, float] = {}
+        async with asyncio.timeout(limit_s), asyncio.TaskGroup() as tasks:
+            ready, done = asyncio.Event(), asyncio.Event()
+            watch = tasks.create_task(self._follow(namespace, seen, wanted, ready, done))
+            health = tasks.create_task(self._check())
+            await ready.wait()
+            first, answered = await self._create(posts)
+            while not done.is_set():
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(done.wait(), 10)
+                if not done.is_set():
+                    print(f"  {len(seen)} of {wanted} pods bound after {time.monotonic() - first:.0f} s", flush=True)
+            watch.cancel()
+            health.cancel()
+        return Timeline(answered - first, tuple(sorted(at - first for at in seen.values())))
+
+    async def create(self, posts: Sequence[Post], limit_s: float) -> None:
+        """Creates everything and returns when all was answered."""
+        async with asyncio.timeout(limit_s):
+            await self._create(posts)
+
+    async def _create(self, posts: Sequence[Post]) -> tuple[float, float]:
+        """When the first pod was sent, and when the last answer came."""
+        queue = deque(posts)
+        began: list[float] = []
+
+        async def worker() -> None:
+            while queue:
+                post = queue.popleft()
+                if post.is_pod and not began:
+                    began.append(time.monotonic())
+                async with self._session.post(self._access.url + post.path, data=post.body) as answer:
+                    text = await answer.read()
+                    if answer.status >= 300:
+                        raise RefusedError(f"POST {post.path}: {answer.status} {text[:500].decode(errors='replace')}")
+
+        async with asyncio.TaskGroup() as tasks:
+            for _ in range(CONNECTIONS):
+                tasks.create_task(worker())
+        return began[0], time.monotonic()
+
+    async def _follow(
+        self, namespace: str, seen: dict[str, float], wanted: int, ready: asyncio.Event, done: asyncio.Event
+    ) -> None:
+        url = self._access.url + PODS.format(namespace=namespace)
+        async with self._watches.get(url, params={"limit": "1"}) as answer:
+            version = msgspec.json.decode(await answer.read(), type=_Object).metadata.resourceVersion
+        # The API server ends watches that it thinks slow, most of all on a busy machine: go on where it stopped.
+        for _ in range(REWATCHES):
+            query = {"watch": "true", "fieldSelector": "spec.nodeName!=", "resourceVersion": version}
+            async with self._watches.get(url, params=query, headers={"Accept": METADATA_ONLY}) as answer:
+                ready.set()
+                async for event in self._events(answer):
+                    if event.type == "ERROR":
+                        raise RefusedError(f"watch of {namespace}: {event}")
+                    version = event.object.metadata.resourceVersion
+                    if event.type == "ADDED":
+                        seen.setdefault(event.object.metadata.name, time.monotonic())
+                    if len(seen) >= wanted:
+                        done.set()
+            print(f"  the watch of {namespace} ended at {len(seen)} of {wanted}; watching on", flush=True)
+        raise RefusedError(f"the watch of {namespace} ended {REWATCHES} times")
+
+    async def _events(self, answer: aiohttp.ClientResponse) -> AsyncIterator[_Event]:
+        if answer.status != 200:
+            raise RefusedError(f"watch: {answer.status} {await answer.text()}")
+        rest = b""
+        async for chunk in answer.content.iter_any():
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                yield self._decode.decode(line)
+
+    async def _check(self) -> None:
+        while True:
+            self._access.check()
+            await asyncio.sleep(CHECK_S)
+
+
+@contextlib.asynccontextmanager
+async def client(access: Access) -> AsyncIterator[Client]:
+    """A client of this cluster's API server as its admin."""
+    tls = ssl.create_default_context(cafile=str(access.ca_file))
+    headers = {"Authorization": f"Bearer {access.admin_token}", "Content-Type": "application/json"}
+    unlimited = aiohttp.ClientTimeout(total=None, sock_connect=10)
+    bounded = aiohttp.ClientTimeout(total=REQUEST_LIMIT_S)
+    async with (
+        aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=CONNECTIONS, ssl=tls), headers=headers, timeout=bounded
+        ) as session,
+        aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=tls), headers=headers, timeout=unlimited, read_bufsize=2**20
+        ) as watches,
+    ):
+        yield Client(access, session, watches)

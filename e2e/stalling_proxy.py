@@ -1,0 +1,223 @@
+"""A proxy before the API server that holds chosen writes back, so that a test can stop the world between two steps.
+
+It speaks TLS with a certificate of the stack's authority on both sides and passes everything else on at once, watches
+too. What is held was read but not forwarded: to the API server it was never sent.
+"""
+
+import asyncio
+import contextlib
+import re
+import ssl
+import threading
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from e2e.stack.cluster import Cluster
+from e2e.stack.isochrone import CONTROLLER, Isochrone
+from e2e.stack.processes import wait_until
+
+CHUNK = 64 * 1024
+HEAD_LIMIT = 256 * 1024
+ANSWER_LIMIT_S = 20.0
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request as it came."""
+
+    method: str
+    path: str
+    body: str
+
+
+@dataclass(slots=True)
+class Rule:
+    """Requests to hold: those that match, but for the first `let_through` of them."""
+
+    method: str
+    path: str
+    body: str = ""
+    let_through: int = 0
+    passed: int = 0
+    held: list[Request] = field(default_factory=list)
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
+    forward: bool = False
+
+    def matches(self, request: Request) -> bool:
+        """Method and path (a regular expression) agree, and the body holds the text."""
+        return (
+            request.method == self.method
+            and re.search(self.path, request.path) is not None
+            and self.body in request.body
+        )
+
+
+NOMINATE = Rule("PATCH", r"/pods/[^/]+/status(\?|$)", "nominatedNodeName")
+RELEASE = Rule("PATCH", r"/pods/[^/]+(\?|$)", "schedulingGates")
+GROUP = Rule("PATCH", r"/podgroups/[^/]+(\?|$)", "minMember")
+
+
+class StallingProxy:
+    """Runs in a thread of its own; all its methods may be called from the test."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        target = urlsplit(cluster.url)
+        assert target.hostname is not None
+        assert target.port is not None
+        self._target = (target.hostname, target.port)
+        self._out = ssl.create_default_context(cafile=str(cluster.ca_file))
+        pair = cluster.authority.issue("stalling-proxy")
+        self._in = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        self._in.load_cert_chain(pair.certificate, pair.key)
+        self.port = cluster.ports.take()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="stalling-proxy", daemon=True)
+        self._listening = threading.Event()
+        self._stop = asyncio.Event()
+        self._rule: Rule | None = None
+        self.seen: list[Request] = []
+        """Every write that came, held or not."""
+
+    @property
+    def url(self) -> str:
+        """What a kubeconfig names as its server."""
+        return f"https://127.0.0.1:{self.port}"
+
+    def hold(self, rule: Rule, let_through: int = 0) -> None:
+        """From now on holds what matches; ends an earlier rule, whose held requests are dropped."""
+        self.resume(forward=False)
+        self._rule = Rule(rule.method, rule.path, rule.body, let_through)
+
+    def wait_held(self, count: int = 1, limit_s: float = 20.0) -> None:
+        """Waits until so many requests are held."""
+        rule = self._rule
+        assert rule is not None, "nothing is held: call hold first"
+        what = f"{count} of {rule.method} {rule.path} held after {rule.let_through} let through"
+        wait_until(lambda: len(rule.held) >= count, limit_s, what)
+
+    def resume(self, *, forward: bool) -> None:
+        """Ends the rule; what was held is passed on, or dropped with its connection as if it had never been sent."""
+        rule, self._rule = self._rule, None
+        if rule is not None:
+            rule.forward = forward
+            self._loop.call_soon_threadsafe(rule.opened.set)
+
+    # -- the thread ------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Returns when connections are taken."""
+        self._thread.start()
+        assert self._listening.wait(10), "the proxy does not listen"
+
+    def close(self) -> None:
+        """Ends all connections and the thread."""
+        self.resume(forward=False)
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(10)
+        assert not self._thread.is_alive(), "the proxy does not end"
+
+    def _run(self) -> None:
+        with contextlib.closing(self._loop):
+            self._loop.run_until_complete(self._serve())
+
+    async def _serve(self) -> None:
+        connections: set[asyncio.Task[None]] = set()
+
+        async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            connections.add(task)
+            try:
+                await self._connection(reader, writer)
+            except (OSError, EOFError, ssl.SSLError, _Dropped):
+                return  # one side went away, as connections do
+            finally:
+                connections.discard(task)
+                writer.transport.abort()
+
+        server = await asyncio.start_server(connected, "127.0.0.1", self.port, ssl=self._in, limit=HEAD_LIMIT)
+        async with server:
+            self._listening.set()
+            await self._stop.wait()
+            server.close()
+            for task in list(connections):
+                task.cancel()
+            await asyncio.gather(*connections, return_exceptions=True)
+
+    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        up_reader, up_writer = await asyncio.open_connection(*self._target, ssl=self._out)
+        answers = asyncio.create_task(_copy(up_reader, writer))
+        try:
+            async for raw, request in _requests(reader):
+                await self._pass(request)
+                up_writer.write(raw)
+                await up_writer.drain()
+        finally:
+            answers.cancel()
+            up_writer.transport.abort()
+            await asyncio.gather(answers, return_exceptions=True)
+
+    async def _pass(self, request: Request) -> None:
+        """Returns when the request may go on; raises when it never may."""
+        if request.method == "GET":
+            return
+        self.seen.append(request)
+        rule = self._rule
+        if rule is None or not rule.matches(request):
+            return
+        if rule.passed < rule.let_through:
+            rule.passed += 1
+            return
+        rule.held.append(request)
+        await rule.opened.wait()
+        if not rule.forward:
+            raise _Dropped
+
+
+class _Dropped(Exception):  # noqa: N818 - not an error: what the test asked for
+    pass
+
+
+async def _requests(reader: asyncio.StreamReader) -> AsyncIterator[tuple[bytes, Request]]:
+    """Whole requests of one connection, as bytes and read."""
+    while True:
+        head = await reader.readuntil(b"\r\n\r\n")
+        first, *lines = head.decode("latin-1").split("\r\n")
+        method, path, _ = first.split(" ")
+        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines if line)}
+        assert "transfer-encoding" not in headers, "the product sends bodies with their length"
+        body = await reader.readexactly(int(headers.get("content-length", "0")))
+        yield head + body, Request(method, path, body.decode(errors="replace"))
+
+
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while data := await reader.read(CHUNK):
+        writer.write(data)
+        await writer.drain()
+    # The API server ended the connection: so do we, or a watch would hang on a dead one.
+    writer.transport.abort()
+
+
+@contextlib.contextmanager
+def between(isochrone: Isochrone) -> Iterator[StallingProxy]:
+    """Puts a proxy between the controller and the API server: the controller is started anew behind it."""
+    cluster = isochrone.cluster
+    proxy = StallingProxy(cluster)
+    proxy.start()
+    kubeconfig = cluster.kubeconfig.with_name(f"{CONTROLLER}.yaml")
+    direct = kubeconfig.read_text()
+    kubeconfig.write_text(direct.replace(cluster.url, proxy.url))
+    try:
+        start_anew(isochrone)
+        yield proxy
+    finally:
+        kubeconfig.write_text(direct)
+        proxy.close()
+
+
+def start_anew(isochrone: Isochrone) -> None:
+    """Kills the controller, if it runs, and starts its successor; returns when that one is ready."""
+    isochrone.cluster.kill(CONTROLLER)
+    isochrone.cluster.restart(CONTROLLER)
+    isochrone.wait_ready(isochrone.controller)

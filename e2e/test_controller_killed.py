@@ -1,0 +1,91 @@
+"""The controller dies, at any time and between any two steps: others go on, the held wait, a successor finishes."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.checks import all_within, bound_after, bound_pods, live_pods, stays
+from e2e.conftest import NamespaceFactory
+from e2e.stack.cluster import Cluster
+from e2e.stack.isochrone import CONTROLLER, Isochrone
+from e2e.stalling_proxy import GROUP, RELEASE, Rule, StallingProxy, between, start_anew
+from e2e.workloads import pair, pod, pod_group
+
+pytestmark = pytest.mark.e2e
+
+LOOK_S = 2.0
+"""How long it is watched that nothing happens: two of Volcano's sessions."""
+
+
+@pytest.fixture(scope="module")
+def proxy(isochrone: Isochrone) -> Iterator[StallingProxy]:
+    """The controller talks through a proxy that can hold its writes."""
+    with between(isochrone) as made:
+        yield made
+
+
+def groups(cluster: Cluster, namespace: str) -> list[str]:
+    """Names of the PodGroups of a namespace."""
+    path = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{namespace}/podgroups"
+    return [item["metadata"]["name"] for item in cluster.api("GET", path)["items"]]
+
+
+def test_while_it_is_away_others_go_on_and_the_held_wait(
+    isochrone: Isochrone, cluster: Cluster, new_namespace: NamespaceFactory
+) -> None:
+    held, foreign = new_namespace("held"), new_namespace("foreign")
+    cluster.kill(CONTROLLER)
+    try:
+        for item in pair():
+            cluster.create(item, held)
+        cluster.create(pod_group("train", 4), foreign)
+        for index in range(4):
+            cluster.create(pod(f"train-{index}", gpus=2, group="train"), foreign)
+        cluster.create(pod("web"), foreign)
+        print(f"foreign pods bound after {bound_after(cluster, foreign, 5, 5):.2f} s")
+        cluster.wait_for(lambda: len(live_pods(cluster, held)) == 2, 10, "two held pods exist")
+        stays(cluster, lambda: all(pod.held for pod in live_pods(cluster, held)), LOOK_S, "held pods are held")
+        assert not bound_pods(cluster, held)
+    finally:
+        start_anew(isochrone)
+    print(f"placed {bound_after(cluster, held, 2):.2f} s after its successor was ready")
+    all_within(cluster, held)
+
+
+STEPS = {
+    "nominated and nobody released": (RELEASE, 0, 3),
+    "one of three released": (RELEASE, 1, 2),
+    "all released and no PodGroup": (GROUP, 0, 0),
+}
+"""Per step the rule that stops there, how many matching writes go through first, and how many pods stay gated."""
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_killed_between_two_steps(
+    isochrone: Isochrone, cluster: Cluster, namespace: str, proxy: StallingProxy, step: str
+) -> None:
+    rule, let_through, gated = STEPS[step]
+    stop_at(cluster, namespace, proxy, rule, let_through, gated)
+    cluster.kill(CONTROLLER)
+    proxy.resume(forward=False)
+    stays(cluster, lambda: not bound_pods(cluster, namespace), LOOK_S, "nobody is bound before the PodGroup")
+    assert sum(pod.held for pod in live_pods(cluster, namespace)) == gated
+    assert groups(cluster, namespace) == []
+    start_anew(isochrone)
+    print(f"placed {bound_after(cluster, namespace, 3):.2f} s after its successor was ready")
+    all_within(cluster, namespace, at_least=2)
+    assert groups(cluster, namespace) == ["isochrone-chat"]
+
+
+def stop_at(cluster: Cluster, namespace: str, proxy: StallingProxy, rule: Rule, let_through: int, gated: int) -> None:
+    """Creates a gang of one prefill and two decode pods and returns when the controller stands at this step."""
+    proxy.hold(rule, let_through)
+    for item in pair(decode=2, gpus=3, reach="100us"):
+        cluster.create(item, namespace)
+    proxy.wait_held(gated or 1)
+
+    def there() -> bool:
+        pods = live_pods(cluster, namespace)
+        return len(pods) == 3 and all(pod.nominated for pod in pods) and sum(pod.held for pod in pods) == gated
+
+    cluster.wait_for(there, 10, f"all nominated, {gated} of 3 gated")

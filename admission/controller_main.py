@@ -107,9 +107,14 @@ class Controller:
         )
 
     def facts_age_s(self) -> float:
-        """Seconds since the API server was last heard about nodes and about pods, the older of the two."""
+        """Age of what is known of nodes and pods, the older of the two.
+
+        While a watch stands, no word from it means no change, so its facts are as old as the newest word from the
+        API server on any watch (a dead connection is noticed and ends the watch); else as old as its own last word.
+        """
         now = monotonic_s()
-        return max(now - self.nodes.last_heard_s, now - self.pods.last_heard_s)
+        newest = max(i.last_heard_s for i in self.informers.values())
+        return max(now - (newest if i.watching else i.last_heard_s) for i in (self.nodes, self.pods))
 
     def snapshot(self) -> Snapshot | None:
         """The snapshot to decide on, None until the first lists are complete."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import signal
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -43,6 +44,7 @@ Object = dict[str, Any]
 
 CLUSTER_FILE: Final = Path(__file__).with_name("demo_cluster.yaml")
 NAMESPACE: Final = "team-a"
+_STOPPED: Final = 130
 _LIMIT_S: Final = 100.0
 _STEP_LIMIT_S: Final = 15.0
 _POLL_S: Final = 0.05
@@ -318,10 +320,21 @@ def _introduce(report: Report, cluster: FileCluster) -> None:
     )
 
 
+async def _stoppable(report: Report) -> int:
+    """SIGTERM ends the services too, as Ctrl-C does."""
+    task = asyncio.current_task()
+    assert task is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await _run(report)
+
+
 def run(output: str = "", svg: str = "") -> int:
-    """Shows the demo; 0 if every gang ended as expected. `output` and `svg` name files for a copy."""
+    """Shows the demo; 0 if every gang ended as expected, 130 if it was stopped. `output` and `svg` name files for a copy."""
     report = Report()
-    code = asyncio.run(_run(report))
+    try:
+        code = asyncio.run(_stoppable(report))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return _STOPPED
     if output:
         save_text(output, report.text)
     if svg:

@@ -127,6 +127,7 @@ class Informer(Generic[T]):
         self.objects: dict[str, T] = {}
         self.synced = asyncio.Event()
         self.last_heard_s = 0.0
+        self.watching = False  # a watch stands: no word means that nothing changed
         self.relists = 0  # complete lists, the first one included
         self.reconnects = 0  # watches that failed and lists that got no answer
         self.undecodable = 0
@@ -257,17 +258,21 @@ class Informer(Generic[T]):
         }
         heard = 0
         stream = self._api.watch_lines(self._path, params=params, silence_s=self._settings.silence_s)
-        async with aclosing(stream) as batches:
-            async for lines in batches:
-                self.last_heard_s = monotonic_s()
-                self._said.discard("trouble")  # over; the next one is news again
-                heard += len(lines)
-                changes: list[Change[T]] = []
-                try:
-                    for line in lines:
-                        self._hear(line, changes)
-                finally:
-                    self._report(changes)  # what came before a bad line did happen
+        try:
+            async with aclosing(stream) as batches:
+                async for lines in batches:
+                    self.watching = True
+                    self.last_heard_s = monotonic_s()
+                    self._said.discard("trouble")  # over; the next one is news again
+                    heard += len(lines)
+                    changes: list[Change[T]] = []
+                    try:
+                        for line in lines:
+                            self._hear(line, changes)
+                    finally:
+                        self._report(changes)  # what came before a bad line did happen
+        finally:
+            self.watching = False
         return heard
 
     def _hear(self, line: bytes, changes: list[Change[T]]) -> None:

@@ -223,6 +223,7 @@ class KubeApi:
     ) -> AsyncGenerator[list[bytes], None]:
         """The complete lines of one watch, those that arrived together in one list, until the server ends it.
 
+        The first list is empty and says that the server has accepted: from then on, silence means no news.
         The last line counts only with its newline. Raises ApiError if the watch is refused, ApiUnreachable if it is
         cut or nothing at all is heard for `silence_s`. Wrap it in `contextlib.aclosing`. Never retried here.
         """
@@ -236,6 +237,7 @@ class KubeApi:
             ) as answer:
                 if answer.status != 200:
                     raise refused(request, answer, await self._read(request, answer))
+                yield []
                 rest = b""
                 async for chunk in answer.content.iter_any():
                     *lines, rest = (rest + chunk).split(b"\n") if rest else chunk.split(b"\n")

@@ -14,6 +14,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 JSON = "application/json"
+YAML = "application/yaml"
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -83,13 +84,15 @@ class ApiClient:
             return {}
         return json.loads(text) if text[0] in "{[" else text
 
-    def create_all(self, path: str, objects: Iterable[dict[str, Any]], threads: int = 16) -> list[dict[str, Any]]:
+    def create_all(
+        self, path: str, objects: Iterable[dict[str, Any] | str], threads: int = 16, content_type: str = JSON
+    ) -> list[dict[str, Any]]:
         """Creates many objects of one kind at once, in parallel; the first refusal is raised."""
         items = list(objects)
         if not items:
             return []
         with ThreadPoolExecutor(min(threads, len(items))) as pool:
-            return list(pool.map(lambda item: self.call("POST", path, item), items))
+            return list(pool.map(lambda item: self.call("POST", path, item, content_type), items))
 
     def close(self) -> None:
         """Closes the connections that are not in use."""

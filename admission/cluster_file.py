@@ -62,6 +62,8 @@ def expand(
     made_nodes: list[Object] = []
     made_pods: list[Object] = []
     for number, entry in enumerate(nodes):
+        if not isinstance(entry, Mapping):
+            raise BadInput(f"nodes[{number}]", entry, "use a map such as {name: n1, gpus: 8}")
         if "metadata" in entry:
             made_nodes.append(dict(entry))
             continue
@@ -90,8 +92,8 @@ def _checked(entry: Mapping[str, Any], defaults: Mapping[str, Any], where: str) 
     unknown = sorted(set(map(str, said)) - {*_DEFAULTS, "name"})
     if unknown:
         raise BadInput(where, unknown[0], f"use name, {', '.join(_DEFAULTS)}")
-    if not said.get("name"):
-        raise BadInput(f"{where}.name", said.get("name"), "every node needs one")
+    if not isinstance(said.get("name"), str) or not said["name"]:
+        raise BadInput(f"{where}.name", said.get("name"), "every node needs one, as text")
     for field in _WHOLE_NUMBERS:
         if not isinstance(said[field], int) or isinstance(said[field], bool) or said[field] < 0:
             raise BadInput(f"{where}.{field}", said[field], "use a whole number of 0 or more")

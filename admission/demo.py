@@ -9,24 +9,22 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import hashlib
 import signal
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
 import aiohttp
 
 from admission.cluster_file import FOREIGN_NAMESPACE
+from admission.demo_gangs import BATCH, CHAT, CODE, REASON, Gang, gpus_of, pod_of, workload
 from admission.demo_players import ApiServer, PlayError, Volcano, webhook_configuration
 from admission.demo_report import Report, save_text
 from admission.demo_services import NotReadyError, Services
 from admission.file_cluster import FileCluster
 from topology.clock import monotonic_s
 from topology.labels import (
-    DECODE,
     GANG,
     LEAF,
     NVIDIA_GPU,
@@ -34,16 +32,12 @@ from topology.labels import (
     PLACEMENT,
     PREFILL,
     RDMA_CAPABLE,
-    REACH,
-    REACH_MODE,
-    REQUIRED,
     ZONE,
 )
 
 Object = dict[str, Any]
 
 CLUSTER_FILE: Final = Path(__file__).with_name("demo_cluster.yaml")
-NAMESPACE: Final = "team-a"
 _STOPPED: Final = 130
 _LIMIT_S: Final = 100.0
 _STEP_LIMIT_S: Final = 15.0
@@ -54,40 +48,6 @@ _FREED_NODE: Final = "gpu-c1-2"  # somebody else's job holds a part of it, see t
 
 class DemoError(Exception):
     """Something did not end as expected."""
-
-
-@dataclass(frozen=True, slots=True)
-class Half:
-    """One Deployment of a gang."""
-
-    phase: str
-    replicas: int
-    gpus: int
-
-
-@dataclass(frozen=True, slots=True)
-class Gang:
-    """What a user asks for. `reach` as the annotation is written; empty for the default of 1ms."""
-
-    name: str
-    halves: tuple[Half, ...]
-    reach: str = ""
-    mode: str = REQUIRED
-
-    @property
-    def asked(self) -> str:
-        """In a few words."""
-        pods = " and ".join(
-            f"{half.replicas} {half.phase} x {half.gpus} GPU{'s' if half.gpus > 1 else ''}" for half in self.halves
-        )
-        how = "within" if self.mode == REQUIRED else "if possible within"
-        return f"{pods}, every pair {how} {self.reach or '1ms'}"
-
-
-CHAT = Gang("chat", (Half(PREFILL, 1, 2), Half(DECODE, 2, 2)))
-CODE = Gang("code", (Half(PREFILL, 1, 6), Half(DECODE, 1, 6)), reach="100us")
-BATCH = Gang("batch", (Half(PREFILL, 1, 1), Half(DECODE, 1, 1)), mode="preferred")
-REASON = Gang("reason", (Half(PREFILL, 1, 8), Half(DECODE, 1, 8)), reach="100us")
 
 
 class Demo:
@@ -133,7 +93,7 @@ class Demo:
         freed_s = monotonic_s()
         await self._bound(REASON)
         report.say(
-            f"\nA job on {_FREED_NODE} ended and gave back {_gpus(job)} GPUs. Nobody touched the gang: "
+            f"\nA job on {_FREED_NODE} ended and gave back {gpus_of(job)} GPUs. Nobody touched the gang: "
             f"its pods were bound {monotonic_s() - freed_s:.1f} s later.\n\n"
         )
         await self._show_placed(REASON)
@@ -168,16 +128,10 @@ class Demo:
     async def _create(self, gang: Gang) -> None:
         """Two Deployments with their ReplicaSets, and the pods that those would make."""
         for half in gang.halves:
-            replica_set = self._workload(gang, half)
+            deployment = self._cluster.create("deployments", workload(gang, half))
+            replica_set = self._cluster.create("replicasets", workload(gang, half, owner=deployment))
             for _ in range(half.replicas):
-                await self._api.create(_pod(gang, half, replica_set))
-
-    def _workload(self, gang: Gang, half: Half) -> Object:
-        name = f"{gang.name}-{half.phase}"
-        spec = {"replicas": half.replicas}
-        deployment = self._cluster.create("deployments", {"metadata": _meta(name), "spec": spec})
-        owned = _meta(f"{name}-{hashlib.sha256(name.encode()).hexdigest()[:9]}", deployment)
-        return self._cluster.create("replicasets", {"metadata": owned, "spec": spec})
+                await self._api.create(pod_of(gang, half, replica_set))
 
     async def _bound(self, gang: Gang) -> None:
         await self._until(lambda: all("nodeName" in pod["spec"] for pod in self._pods(gang)), f"{gang.name} is bound")
@@ -225,56 +179,6 @@ def _explained(obj: Object) -> bool:
     return PLACEMENT in (obj["metadata"].get("annotations") or {})
 
 
-def _meta(name: str, owner: Object | None = None) -> Object:
-    meta: Object = {"name": name, "namespace": NAMESPACE}
-    if owner is not None:
-        meta["ownerReferences"] = [_owner(owner)]
-    return meta
-
-
-def _owner(owner: Object) -> Object:
-    meta = owner["metadata"]
-    reference = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": meta["name"], "uid": meta["uid"]}
-    return {**reference, "controller": True, "blockOwnerDeletion": True}
-
-
-def _pod(gang: Gang, half: Half, replica_set: Object) -> Object:
-    """A pod as a ReplicaSet makes it from the user's template: two labels of ours, and an annotation for the bound."""
-    role = "kv_producer" if half.phase == PREFILL else "kv_consumer"
-    amount = {NVIDIA_GPU: str(half.gpus)}
-    annotations = {REACH: gang.reach} if gang.reach else {}
-    if gang.mode != REQUIRED:
-        annotations[REACH_MODE] = gang.mode
-    name = replica_set["metadata"]["name"]
-    container = {
-        "name": "engine",
-        "image": "vllm/vllm-openai:latest",
-        "args": [
-            "--model",
-            gang.name,
-            "--kv-transfer-config",
-            f'{{"kv_connector":"NixlConnector","kv_role":"{role}"}}',
-        ],
-        "resources": {"requests": {"cpu": "8", "memory": "64Gi", **amount}, "limits": dict(amount)},
-    }
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "generateName": f"{name}-",
-            "namespace": NAMESPACE,
-            "labels": {"app": f"{gang.name}-{half.phase}", PHASE: half.phase, GANG: gang.name},
-            "annotations": annotations,
-            "ownerReferences": [_owner(replica_set)],
-        },
-        "spec": {"containers": [container], "schedulerName": "default-scheduler", "restartPolicy": "Always"},
-    }
-
-
-def _gpus(pod: Object) -> str:
-    return str(pod["spec"]["containers"][0]["resources"]["requests"][NVIDIA_GPU])
-
-
 async def _run(report: Report) -> int:
     began_s = monotonic_s()
     with tempfile.TemporaryDirectory(prefix="isochrone-demo-") as folder:
@@ -315,8 +219,8 @@ def _introduce(report: Report, cluster: FileCluster) -> None:
     gpus = sum(int(node["status"]["allocatable"][NVIDIA_GPU]) for node in nodes)
     report.say(
         f"Isochrone demo. {len(nodes)} nodes in {len(zones)} zones and {len(leaves)} leaves, {gpus} GPUs, "
-        f"{sum(int(_gpus(pod)) for pod in pods)} of them held by others. Zones {' and '.join(sorted(rdma))} have RDMA, "
-        f"{' and '.join(sorted(zones - rdma))} plain TCP."
+        f"{sum(int(gpus_of(pod)) for pod in pods)} of them held by others. Zones {' and '.join(sorted(rdma))} have "
+        f"RDMA, {' and '.join(sorted(zones - rdma))} plain TCP."
     )
 
 
@@ -329,7 +233,10 @@ async def _stoppable(report: Report) -> int:
 
 
 def run(output: str = "", svg: str = "") -> int:
-    """Shows the demo; 0 if every gang ended as expected, 130 if it was stopped. `output` and `svg` name files for a copy."""
+    """Shows the demo, and keeps a copy in `output` and `svg` if they are named.
+
+    0 if every gang ended as expected, 130 if it was stopped.
+    """
     report = Report()
     try:
         code = asyncio.run(_stoppable(report))

@@ -17,7 +17,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from topology.labels import DECISION, NVIDIA_GPU, PHASE, PLACEMENT
+from admission.demo_gangs import gpus_of
+from topology.labels import DECISION, PHASE, PLACEMENT
 
 Object = dict[str, Any]
 
@@ -62,9 +63,8 @@ class Report:
             meta, spec = pod["metadata"], pod["spec"]
             node = spec.get("nodeName", "")
             state = "SchedulingGated" if spec.get("schedulingGates") else "Bound" if node else "Pending"
-            gpus = spec["containers"][0]["resources"]["requests"][NVIDIA_GPU]
             place = f"{node}  ({nodes[node]})" if node else "<none>"
-            rows.append((meta["name"], meta["labels"][PHASE], gpus, state, place))
+            rows.append((meta["name"], meta["labels"][PHASE], gpus_of(pod), state, place))
         self._rows(rows)
 
     def annotations(self, obj: Object) -> None:

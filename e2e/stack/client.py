@@ -56,7 +56,12 @@ class ApiClient:
     ) -> tuple[int, str]:
         """Status code and text of one request; never raises for a status."""
         payload = None if body is None else (body if isinstance(body, str) else json.dumps(body)).encode()
-        headers = {"Authorization": f"Bearer {token or self._token}", "Accept": JSON, "Content-Type": content_type}
+        headers = {
+            "Authorization": f"Bearer {token or self._token}",
+            "Accept": JSON,
+            "Content-Type": content_type,
+            "User-Agent": "e2e",
+        }
         connection = self._take()
         used_before = connection.sock is not None
         try:

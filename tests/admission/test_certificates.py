@@ -83,16 +83,34 @@ def test_a_new_name_needs_a_new_leaf() -> None:
     assert why_replace(issue(NAMES[:2], NOW), NAMES, NOW) == "it is not for 127.0.0.1"
 
 
-def test_a_pair_that_does_not_fit_leaves_the_old_one_in_use() -> None:
-    good, other = issue(NAMES, NOW), issue(NAMES, NOW)
+def greeted(serving: ServingCertificate, bundle: Bundle) -> bool:
+    """Whether a client that trusts the bundle's authority completes a handshake."""
+    trust = ssl.create_default_context(cadata=bundle.ca.decode())
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = trust.wrap_bio(to_client, to_server, server_hostname=NAMES[0])
+    server = serving.context.wrap_bio(to_server, to_client, server_side=True)
+    for side in (client, server, client, server):
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            continue
+        except ssl.SSLError:
+            return False
+    return True
+
+
+def test_new_handshakes_use_the_newest_pair_and_one_that_does_not_fit_changes_nothing() -> None:
+    first, second = issue(NAMES, real_now()), issue(NAMES, real_now())
     serving = ServingCertificate()
     assert not serving.ready
-    assert serving.load(good.certificate, good.key)
-    assert not serving.load(good.certificate, good.key)
+    assert serving.load(first.certificate, first.key)
+    assert not serving.load(first.certificate, first.key)
     with pytest.raises(ssl.SSLError):
-        serving.load(other.certificate, good.key)
+        serving.load(second.certificate, first.key)
     assert serving.ready
-    assert serving.load(other.certificate, other.key)
+    assert (greeted(serving, first), greeted(serving, second)) == (True, False)
+    assert serving.load(second.certificate, second.key)
+    assert (greeted(serving, first), greeted(serving, second)) == (False, True)
 
 
 async def test_a_folder_is_read_again_when_it_changes(tmp_path: Path) -> None:

@@ -64,17 +64,16 @@ def test_each_gang_ends_as_the_demo_says(shown: str) -> None:
 
 def test_a_stopped_demo_leaves_no_process_behind() -> None:
     argv = [sys.executable, "-m", "admission.demo"]
-    demo = subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    try:
-        assert demo.stdout is not None
-        assert demo.stdout.readline().startswith("Isochrone demo")  # the services were started
-        children = Path(f"/proc/{demo.pid}/task/{demo.pid}/children")
-        started = children.read_text().split() if children.exists() else []
-        demo.terminate()
-        assert demo.wait(timeout=30) == 130
-    finally:
-        demo.kill()
-        demo.wait(timeout=30)
+    with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as demo:
+        try:
+            assert demo.stdout is not None
+            assert demo.stdout.readline().startswith("Isochrone demo")  # the services were started
+            children = Path(f"/proc/{demo.pid}/task/{demo.pid}/children")
+            started = children.read_text().split() if children.exists() else []
+            demo.terminate()
+            assert demo.wait(timeout=30) == 130
+        finally:
+            demo.kill()
     assert not any(Path(f"/proc/{pid}").exists() for pid in started)
 
 

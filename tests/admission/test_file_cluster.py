@@ -13,13 +13,11 @@ import pytest
 from admission.cluster_kinds import Refused
 from admission.file_cluster import FileCluster
 from tests.topology.list_watch_server import running, until
-from topology.bad_input import BadInput
 from topology.events import NORMAL, EventSink, Involved
 from topology.informer import Informer, InformerSettings
 from topology.kube_api import ApiError, ApiFailure, ApiUnreachable, KubeApi
-from topology.labels import GATE, LEAF, ZONE
+from topology.labels import GATE, ZONE
 from topology.objects import Node, Pod, PodGroup
-from topology.snapshot import snapshot_of
 
 QUICK = InformerSettings(backoff_first_s=0.01, backoff_cap_s=0.02, brief_s=0.0, absent_retry_s=0.05)
 NODES: list[dict[str, Any]] = [
@@ -63,41 +61,6 @@ def affinity(*terms: list[dict[str, Any]]) -> dict[str, Any]:
 
 def within(key: str, *values: str) -> dict[str, Any]:
     return {"key": key, "operator": "In", "values": list(values)}
-
-
-# --- the file ----------------------------------------------------------------------------------
-
-
-def test_a_compact_node_is_a_whole_one_and_used_gpus_are_a_pod() -> None:
-    cluster = FileCluster(NODES)
-    nodes = [msgspec.convert(node, Node) for node in cluster.objects("nodes")]
-    first = nodes[0]
-    assert (first.metadata.name, first.metadata.label(ZONE), first.metadata.label(LEAF)) == ("n1", "a", "l1")
-    assert first.ready
-    pods = [msgspec.convert(one, Pod) for one in cluster.objects("pods")]
-    assert [(one.spec.node_name, one.status.phase) for one in pods] == [("n1", "Running")]
-    reach = snapshot_of(nodes).table.reach
-    assert reach.between(0, 1, 64 * 1024).path == "same leaf, TCP"
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("nodes: 3", "a map with a list"),
-        ("nodes: []\nfoo: 1", "'foo'"),
-        ("nodes: [{zone: a}]", "nodes[0].name"),
-        ("nodes: [{name: a, gpu: 8}]", "'gpu'"),
-        ("nodes: [{name: a, gpus: 8, used: 9}]", "the node has 8 GPUs"),
-        ("nodes: [{name: a, gpus: many}]", "whole number"),
-        ("nodes: [", "must be YAML"),
-    ],
-)
-def test_a_cluster_file_with_a_mistake_names_it(tmp_path: Path, text: str, said: str) -> None:
-    file = tmp_path / "cluster.yaml"
-    file.write_text(text)
-    with pytest.raises(BadInput) as error:
-        FileCluster.from_file(file)
-    assert said in str(error.value)
 
 
 # --- reading -----------------------------------------------------------------------------------

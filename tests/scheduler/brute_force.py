@@ -87,11 +87,11 @@ def faults(gang: GangRequest, snapshot: Snapshot, places: Mapping[str, str]) -> 
     wrong = []
     members = {m.uid: m for m in gang.members}
     for node in snapshot.table.names:
-        here = [members[uid] for uid, where in places.items() if where == node]
-        total = {r: sum(m.amounts.get(r, 0) for m in here) for m in here for r in m.amounts}
+        guests = [members[uid] for uid, where in places.items() if where == node]
+        total = {r: sum(m.amounts.get(r, 0) for m in guests) for m in guests for r in m.amounts}
         if not fits(free_of(snapshot, node), total):
             wrong.append(f"{node} is booked twice")
-        wrong += [f"{node} does not accept {m.name}" for m in here if not welcome(snapshot, m, node)]
+        wrong += [f"{node} does not accept {m.name}" for m in guests if not welcome(snapshot, m, node)]
     known = snapshot.table.index
     partners = [(p.phase, n) for p in gang.partners for n in p.nodes if n in known]
     planned = [(members[uid].phase, node) for uid, node in places.items()]

@@ -90,7 +90,7 @@ def partner(name: str, phase: str, *nodes: str) -> Partner:
 
 
 def snapshot_from(case: Mapping[str, Any]) -> Snapshot:
-    """A cluster of a case file: a list of `{names, zone, leaf, gpus, used, ...}`, one entry for nodes that are alike."""
+    """A cluster of a case file: a list of `{names, zone, leaf, gpus, used, ...}`, one entry for alike nodes."""
     nodes, held = [], []
     for entry in case["cluster"]:
         given = {k: v for k, v in entry.items() if k not in ("names", "used")}

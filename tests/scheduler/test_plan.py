@@ -242,7 +242,7 @@ def test_the_minimum_is_made_of_whichever_members_fit() -> None:
 
 def test_out_of_budget_is_undecided_and_not_a_no() -> None:
     snapshot = snapshot_of([node(f"gpu-{i:03}", zone="z1") for i in range(4)])
-    made = plan(gang(2, 2), snapshot, Policy(search_budget=2))
+    made = plan(gang(2, 2, minimum=(2, 2)), snapshot, Policy(search_budget=2))
     assert made.outcome == Outcome.UNDECIDED
     assert not made.places
     assert made.expanded > 2

@@ -1,15 +1,25 @@
-"""The controller dies, at any time and between any two steps: others go on, the held wait, a successor finishes."""
+"""Between two steps the controller dies, or somebody takes the node: a successor finishes, and nobody lands outside."""
 
 from collections.abc import Iterator
 
 import pytest
 
-from e2e.checks import all_within, bound_after, bound_pods, live_pods, stays
+from e2e.checks import (
+    SAME_LEAF_US,
+    all_within,
+    beyond_bound,
+    bound_after,
+    bound_pods,
+    live_pods,
+    node_labels,
+    reach_us,
+    stays,
+)
 from e2e.conftest import NamespaceFactory
 from e2e.stack.cluster import Cluster
 from e2e.stack.isochrone import CONTROLLER, Isochrone
 from e2e.stalling_proxy import GROUP, RELEASE, Rule, StallingProxy, between, start_anew
-from e2e.workloads import pair, pod, pod_group
+from e2e.workloads import occupant, pair, pod, pod_group
 
 pytestmark = pytest.mark.e2e
 
@@ -89,3 +99,69 @@ def stop_at(cluster: Cluster, namespace: str, proxy: StallingProxy, rule: Rule, 
         return len(pods) == 3 and all(pod.nominated for pod in pods) and sum(pod.held for pod in pods) == gated
 
     cluster.wait_for(there, 10, f"all nominated, {gated} of 3 gated")
+
+
+# --- the nominated node is taken -------------------------------------------------------------------------------
+
+
+def nominated_and_released(cluster: Cluster, namespace: str, proxy: StallingProxy, reach: str) -> str:
+    """A gang of two that waits for nothing but its PodGroup; the one node that both are nominated to."""
+    proxy.hold(GROUP)
+    for item in pair(gpus=2, reach=reach):
+        cluster.create(item, namespace)
+    proxy.wait_held()
+    pods = live_pods(cluster, namespace)
+    assert not [pod for pod in pods if pod.gates or pod.node]
+    (node,) = {pod.nominated for pod in pods}
+    return node
+
+
+def take(cluster: Cluster, namespace: str, node: str) -> None:
+    """Somebody else's pod is bound to a node past every scheduler, and fills it."""
+    item = occupant(node, 8)
+    del item["spec"]["nodeName"]
+    cluster.create(item, namespace)
+    name = item["metadata"]["name"]
+    target = {"apiVersion": "v1", "kind": "Node", "name": node}
+    binding = {"apiVersion": "v1", "kind": "Binding", "metadata": {"name": name}, "target": target}
+    cluster.api("POST", f"/api/v1/namespaces/{namespace}/pods/{name}/binding", binding)
+
+
+def free(cluster: Cluster, namespace: str, node: str) -> None:
+    """That pod goes."""
+    name = occupant(node, 8)["metadata"]["name"]
+    cluster.api("DELETE", f"/api/v1/namespaces/{namespace}/pods/{name}?gracePeriodSeconds=0")
+
+
+def test_the_nominated_node_is_taken_and_the_set_has_room(
+    cluster: Cluster, new_namespace: NamespaceFactory, proxy: StallingProxy
+) -> None:
+    namespace, strangers = new_namespace(), new_namespace("strangers")
+    node = nominated_and_released(cluster, namespace, proxy, reach="100us")
+    take(cluster, strangers, node)
+    proxy.resume(forward=True)
+    print(f"bound beside the taken node after {bound_after(cluster, namespace, 2):.2f} s")
+    assert all_within(cluster, namespace) <= SAME_LEAF_US
+    labels = node_labels(cluster)
+    for each in live_pods(cluster, namespace):
+        assert each.node != node
+        assert reach_us(labels[node], labels[each.node]) == SAME_LEAF_US, "outside the set of the plan"
+
+
+@pytest.mark.parametrize(("reach", "farthest_us"), [("15us", 0.0), ("100us", SAME_LEAF_US)])
+def test_the_whole_set_is_taken(
+    cluster: Cluster, new_namespace: NamespaceFactory, proxy: StallingProxy, reach: str, farthest_us: float
+) -> None:
+    namespace, strangers = new_namespace(), new_namespace("strangers")
+    node = nominated_and_released(cluster, namespace, proxy, reach)
+    labels = node_labels(cluster)
+    inside = {node} | {name for name in labels if reach_us(labels[node], labels[name]) <= farthest_us}
+    for name in sorted(inside):
+        take(cluster, strangers, name)
+    proxy.resume(forward=True)
+    cluster.wait_for(lambda: groups(cluster, namespace), 10, "the gang's PodGroup")
+    stays(cluster, lambda: not bound_pods(cluster, namespace), 2 * LOOK_S, "nobody is bound outside the set")
+    free(cluster, strangers, node)
+    print(f"bound {bound_after(cluster, namespace, 2):.2f} s after there was room in the set again")
+    assert {pod.node for pod in live_pods(cluster, namespace)} <= inside
+    assert not beyond_bound(cluster, namespace)

@@ -1,0 +1,149 @@
+"""What cannot be within its bound waits, whole and with its reason, and goes by itself as soon as it can."""
+
+import json
+from typing import Any
+
+import pytest
+
+from e2e.checks import (
+    all_within,
+    bound_after,
+    bound_pods,
+    events,
+    live_pods,
+    seconds_until,
+    stays,
+)
+from e2e.stack.cluster import Cluster
+from e2e.stack.isochrone import Isochrone
+from e2e.stack.nodes import gpu_node
+from e2e.workloads import PLACEMENT, pair
+
+pytestmark = pytest.mark.e2e
+
+SOON_S = 5.0
+"""What is promised: a held gang is placed so soon after room appeared."""
+
+LOOK_S = 2.0
+
+
+def annotation(cluster: Cluster, namespace: str, name: str) -> str:
+    """The explanation that a pod carries now."""
+    pod = cluster.api("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
+    return str(pod["metadata"].get("annotations", {}).get(PLACEMENT, ""))
+
+
+def wait_event(cluster: Cluster, namespace: str, name: str, reason: str) -> dict[str, Any]:
+    """Waits for the one Event with this reason about a pod."""
+    seconds_until(cluster, lambda: events(cluster, namespace, name, reason), 10, f"{reason} Event of {name}")
+    (event,) = events(cluster, namespace, name, reason)
+    assert event["source"]["component"] == "isochrone-controller"
+    return event
+
+
+def wait_told(cluster: Cluster, namespace: str, name: str, reason: str) -> str:
+    """Waits until a pod carries its reason as an Event and as an annotation; the Event's text."""
+    event = wait_event(cluster, namespace, name, reason)
+    seconds_until(cluster, lambda: "none " in annotation(cluster, namespace, name), 10, f"annotation of {name}")
+    assert event["type"] == "Warning"
+    return str(event["message"])
+
+
+def status_of(cluster: Cluster, namespace: str) -> set[str]:
+    """The STATUS column that a person sees."""
+    lines = cluster.kubectl("get", "pods", "-n", namespace, "--no-headers").splitlines()
+    return {line.split()[2] for line in lines}
+
+
+def scale(cluster: Cluster, namespace: str, name: str, replicas: int) -> None:
+    """`kubectl scale`, as a person or an autoscaler does it."""
+    cluster.kubectl("scale", "deployment", name, f"--replicas={replicas}", "-n", namespace)
+
+
+def test_a_gang_beyond_its_bound_waits_whole_until_a_node_fits(
+    isochrone: Isochrone, cluster: Cluster, namespace: str
+) -> None:
+    # Two pods of 8 GPUs within 15 us need one node of 16, and there is none.
+    for item in pair(gpus=8, reach="15us"):
+        cluster.create(item, namespace)
+    cluster.wait_for(lambda: len(live_pods(cluster, namespace)) == 2, 10, "two pods exist")
+    pods = live_pods(cluster, namespace)
+    for each in pods:
+        text = wait_told(cluster, namespace, each.name, "ReachExceeded")
+        assert "bound of 15 us" in text
+        assert "16 nodes checked" in text
+        assert "within 15 us" in annotation(cluster, namespace, each.name)
+    stays(cluster, lambda: all(each.held for each in live_pods(cluster, namespace)), LOOK_S, "the gang is held whole")
+    assert status_of(cluster, namespace) == {"SchedulingGated"}
+    node = gpu_node("gpu-wide", "zone-c", "leaf-c1", gpus=16)
+    try:
+        cluster.kubectl("create", "-f", "-", input=json.dumps(node))
+        took = bound_after(cluster, namespace, 2)
+        print(f"placed {took:.2f} s after a fitting node was created")
+        assert took <= SOON_S
+        assert {each.node for each in live_pods(cluster, namespace)} == {"gpu-wide"}
+        all_within(cluster, namespace)
+    finally:
+        cluster.api("DELETE", "/api/v1/nodes/gpu-wide")
+
+
+def running_pair(cluster: Cluster, namespace: str, gpus: int, reach: str) -> dict[str, str]:
+    """A gang of one prefill and one decode pod that is bound; the node of each pod by its uid."""
+    for item in pair(gpus=gpus, reach=reach):
+        cluster.create(item, namespace)
+    bound_after(cluster, namespace, 2)
+    return {each.uid: each.node for each in live_pods(cluster, namespace)}
+
+
+def test_scaled_out_with_room(isochrone: Isochrone, cluster: Cluster, namespace: str) -> None:
+    before = running_pair(cluster, namespace, gpus=3, reach="100us")
+    scale(cluster, namespace, "chat-decode", 4)
+    print(f"three more bound after {bound_after(cluster, namespace, 5):.2f} s")
+    worst = all_within(cluster, namespace, at_least=4)
+    print(f"worst reach {worst} us")
+    pods = live_pods(cluster, namespace)
+    assert len({each.node for each in pods}) == 2, "five pods of 3 GPUs fill more than one node of a leaf"
+    assert before.items() <= {each.uid: each.node for each in pods}.items(), "a running pod was moved"
+    for each in pods:
+        if each.uid not in before:
+            assert each.node == each.nominated
+            wait_event(cluster, namespace, each.name, "Placed")
+
+
+def test_scaled_out_with_room_for_some(isochrone: Isochrone, cluster: Cluster, namespace: str) -> None:
+    # One node of 8 GPUs has room for four pods of two, and five will want it.
+    before = running_pair(cluster, namespace, gpus=2, reach="15us")
+    scale(cluster, namespace, "chat-decode", 4)
+    print(f"two more bound after {bound_after(cluster, namespace, 4):.2f} s")
+    cluster.wait_for(lambda: len(live_pods(cluster, namespace)) == 5, 10, "five pods exist")
+    (held,) = [each for each in live_pods(cluster, namespace) if not each.node]
+    assert held.held
+    text = wait_told(cluster, namespace, held.name, "ReachExceeded")
+    assert "15 us" in text
+    assert "beyond reach" in text
+    assert "this pod alone waits" in annotation(cluster, namespace, held.name)
+    stays(cluster, lambda: len(bound_pods(cluster, namespace)) == 4, LOOK_S, "the fourth decode pod is held")
+    all_within(cluster, namespace, at_least=3)
+    # A sibling goes: its room is for the one that waits, or for its successor, which waits too.
+    gone = next(each for each in live_pods(cluster, namespace) if each.node and each.uid not in before)
+    cluster.api("DELETE", f"/api/v1/namespaces/{namespace}/pods/{gone.name}?gracePeriodSeconds=0")
+    took = bound_after(cluster, namespace, 4)
+    print(f"its room was taken after {took:.2f} s")
+    assert took <= SOON_S
+    assert gone.uid not in {each.uid for each in live_pods(cluster, namespace)}
+    all_within(cluster, namespace, at_least=3)
+
+
+def test_pods_of_a_rollout_come_to_their_partners(isochrone: Isochrone, cluster: Cluster, namespace: str) -> None:
+    """A new ReplicaSet is a new owner: its pods belong to the same gang all the same."""
+    before = running_pair(cluster, namespace, gpus=2, reach="100us")
+    cluster.kubectl("rollout", "restart", "deployment/chat-decode", "-n", namespace)
+
+    def replaced() -> bool:
+        pods = live_pods(cluster, namespace)
+        return (
+            len(pods) == 2 and all(each.node for each in pods) and len({each.uid for each in pods} - set(before)) == 1
+        )
+
+    cluster.wait_for(replaced, 20, "a new decode pod is bound and the old one gone")
+    all_within(cluster, namespace)

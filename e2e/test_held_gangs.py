@@ -96,13 +96,13 @@ def running_pair(cluster: Cluster, namespace: str, gpus: int, reach: str) -> dic
 
 
 def test_scaled_out_with_room(isochrone: Isochrone, cluster: Cluster, namespace: str) -> None:
-    before = running_pair(cluster, namespace, gpus=3, reach="100us")
+    before = running_pair(cluster, namespace, gpus=2, reach="100us")
     scale(cluster, namespace, "chat-decode", 4)
     print(f"three more bound after {bound_after(cluster, namespace, 5):.2f} s")
     worst = all_within(cluster, namespace, at_least=4)
     print(f"worst reach {worst} us")
     pods = live_pods(cluster, namespace)
-    assert len({each.node for each in pods}) == 2, "five pods of 3 GPUs fill more than one node of a leaf"
+    assert len({each.node for each in pods}) == 2, "five pods of 2 GPUs fill more than one node"
     assert before.items() <= {each.uid: each.node for each in pods}.items(), "a running pod was moved"
     for each in pods:
         if each.uid not in before:

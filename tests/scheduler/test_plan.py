@@ -18,7 +18,7 @@ from scheduler.request import GangRequest
 from scheduler.verdicts import VerdictCode
 from tests.scheduler import brute_force
 from tests.scheduler.clusters import gang, node, partner, pod
-from tests.scheduler.small_cases import both_phases, cases
+from tests.scheduler.small_cases import cases, enough_pods
 from topology.isochrone_sets import NodeSet
 from topology.labels import DECODE, HOSTNAME, PHASES, PREFILL
 from topology.objects import Metadata, Node, PodSpec
@@ -58,7 +58,7 @@ def test_there_is_a_plan_exactly_when_brute_force_finds_one(case: tuple[GangRequ
     asked, snapshot = case
     made = plan(asked, snapshot)
     event(made.outcome)
-    if not both_phases(asked):
+    if not enough_pods(asked):
         assert made.outcome in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG)
         assert not made.decisions
         assert not made.places

@@ -22,43 +22,57 @@ def _other(phase: str) -> str:
     return DECODE if phase == PREFILL else PREFILL
 
 
+Kind = tuple[str, bytes, bytes]  # phase, need, acceptance: what tells members apart here
+
+
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """Nodes where one member of a phase has room, by phase, and nodes with room for one of each phase at once."""
+    """Nodes where one member of a phase has room, and nodes with room for a member of a kind and one of the other phase
+    at once."""
 
     of: Mapping[str, Mask]
-    both: Mask
+    both: Mapping[Kind, Mask]
+
+    def shared(self) -> Mask:
+        """Nodes with room for some member of each phase at once."""
+        every: Mask = np.logical_or.reduce(list(self.both.values()))
+        return every
+
+
+def _kind(member: PodRequest, need: Need) -> Kind:
+    return member.phase, need.row.tobytes(), need.accepts.tobytes()
 
 
 def _room(gang: GangRequest, snapshot: Snapshot, needs: Mapping[str, Need]) -> _Room:
     nowhere = np.zeros(len(snapshot.table), dtype=bool)
     of = dict.fromkeys(PHASES, nowhere)
-    kinds: dict[tuple[str, bytes, bytes], Need] = {}
-    for member in gang.members:
-        need = needs[member.uid]
-        of[member.phase] = of[member.phase] | has_room(snapshot, need)
-        if not need.missing:
-            kinds.setdefault((member.phase, need.row.tobytes(), need.accepts.tobytes()), need)
-    both = nowhere.copy()
-    for (phase, _, _), need in kinds.items():
-        for (other, _, _), more in kinds.items():
-            if phase == PREFILL and other == DECODE:
-                both |= need.accepts & more.accepts & (room_for(snapshot.free, need.row + more.row) > 0)
+    kinds = {_kind(m, needs[m.uid]): needs[m.uid] for m in gang.members}
+    both = dict.fromkeys(kinds, nowhere)
+    for kind, need in kinds.items():
+        of[kind[0]] = of[kind[0]] | has_room(snapshot, need)
+        for other, more in kinds.items():
+            if kind[0] != other[0] and not need.missing and not more.missing:
+                accepted = need.accepts & more.accepts
+                both[kind] = both[kind] | (accepted & (room_for(snapshot.free, need.row + more.row) > 0))
     return _Room(of, both)
 
 
 def _reach_to_others(
-    snapshot: Snapshot, phase: str, bound: ReachBound, room: _Room, fixed: Mapping[str, NDArray[np.int64]]
+    snapshot: Snapshot,
+    phase: str,
+    bound: ReachBound,
+    others: Mask,
+    both: Mask,
+    fixed: Mapping[str, NDArray[np.int64]],
 ) -> NDArray[np.float64]:
     """How far each node is from the other phase, (N,): its farthest place if it has some, else its nearest room.
 
-    A node is its own neighbour only with room for both.
+    `others` are the nodes with room for the other phase; a node is its own neighbour only with room for `both`.
     """
-    other = _other(phase)
-    if len(fixed[other]):
-        return worst_reach_us(snapshot, fixed[other].tolist(), bound.size_bytes)
-    single = np.flatnonzero(room.of[other] & ~room.both)
-    return nearest_us(snapshot.table, np.flatnonzero(room.both), bound.size_bytes, single)
+    if len(fixed[_other(phase)]):
+        return worst_reach_us(snapshot, fixed[_other(phase)].tolist(), bound.size_bytes)
+    single = np.flatnonzero(others & ~both)
+    return nearest_us(snapshot.table, np.flatnonzero(others & both), bound.size_bytes, single)
 
 
 def held_decisions(
@@ -69,25 +83,34 @@ def held_decisions(
     fixed: Mapping[str, NDArray[np.int64]],
 ) -> dict[str, Decision]:
     """A decision per member of a gang that has no plan: no node is eligible, and each says why."""
-    room = _room(gang, snapshot, needs)
-    reach = {phase: _reach_to_others(snapshot, phase, gang.bound, room, fixed) for phase in PHASES}
-    index = snapshot.table.index
+    room, index = _room(gang, snapshot, needs), snapshot.table.index
     partners = {
         phase: [(p.name, index[n]) for p in gang.partners if p.phase == phase for n in p.nodes if n in index]
         for phase in PHASES
     }
+    judged: dict[tuple[Kind, tuple[str, ...]], Judged] = {}
     decisions = {}
     for member in sorted(gang.members, key=lambda m: (m.phase, m.name, m.uid)):
-        need = needs[member.uid]
-        judged = judge(snapshot, need, reach[member.phase], gang.bound, policy)
-        codes = judged.codes.copy()
-        # A node that passes alone is out because all that must come together does not fit around it. So is one where
-        # the other phase has room nowhere: that is not a matter of distance.
-        nowhere = (codes == VerdictCode.REACH_EXCEEDED.value) & np.isinf(reach[member.phase])
-        codes[(codes == VerdictCode.ELIGIBLE.value) | nowhere] = VerdictCode.GANG_TOO_LARGE
-        judged = Judged(judged.nodes, codes, judged.short_of, judged.scored)
-        decisions[member.uid] = decision_of(snapshot, member, need, judged, gang.bound, partners[_other(member.phase)])
+        need, phase = needs[member.uid], member.phase
+        kind = _kind(member, need)
+        if (known := judged.get((kind, need.missing))) is None:
+            others = room.of[_other(phase)]
+            reach = _reach_to_others(snapshot, phase, gang.bound, others, room.both[kind], fixed)
+            known = judged[kind, need.missing] = _judge_held(snapshot, need, reach, gang.bound, policy)
+        decisions[member.uid] = decision_of(snapshot, member, need, known, gang.bound, partners[_other(phase)])
     return decisions
+
+
+def _judge_held(
+    snapshot: Snapshot, need: Need, reach_us: NDArray[np.float64], bound: ReachBound, policy: Policy
+) -> Judged:
+    judged = judge(snapshot, need, reach_us, bound, policy)
+    codes = judged.codes.copy()
+    # A node that passes alone is out because all that must come together does not fit around it. So is one where the
+    # other phase has room nowhere: that is not a matter of distance.
+    nowhere = (codes == VerdictCode.REACH_EXCEEDED.value) & np.isinf(reach_us)
+    codes[(codes == VerdictCode.ELIGIBLE.value) | nowhere] = VerdictCode.GANG_TOO_LARGE
+    return Judged(judged.nodes, codes, judged.short_of, judged.scored)
 
 
 def _closest(
@@ -99,15 +122,16 @@ def _closest(
     """
     table, size = snapshot.table, gang.bound.size_bytes
     found: list[PairReach] = []
+    both = room.shared()
     for phase in [phase for phase in PHASES if gang.still_needed(phase)]:
         here = np.flatnonzero(room.of[phase])
-        reach = _reach_to_others(snapshot, phase, gang.bound, room, fixed)
+        reach = _reach_to_others(snapshot, phase, gang.bound, room.of[_other(phase)], both, fixed)
         if not len(here) or not np.isfinite(reach[here]).any():
             continue
         node = int(here[int(np.argmin(reach[here]))])
         partners = fixed[_other(phase)]
         others = partners if len(partners) else np.flatnonzero(room.of[_other(phase)])
-        if not len(partners) and not room.both[node]:
+        if not len(partners) and not both[node]:
             others = others[others != node]
         row = table.reach.row_us(node, size)[others]
         other = int(others[int(np.argmax(row) if len(partners) else np.argmin(row))])

@@ -80,25 +80,28 @@ def _snapshot(choose: Choices, limit: int) -> Snapshot:
 def _gang(choose: Choices, names: Sequence[str]) -> GangRequest:
     members: list[PodRequest] = []
     partners: list[Partner] = []
+    minimum: dict[str, int] = {}
     for phase in PHASES:
         alike = choose.of((1, 2, 4, 4, 0))
-        for i in range(choose.of((1, 2, 3, 1, 2, 0))):
+        for i in range(choose.of((1, 2, 3, 1, 2, 1, 2, 0))):
             gpus = 2 if choose.rarely(6) else alike
             pool = choose.of(("", "", "", "", "a", "b"))
             spec = PodSpec(node_selector={"pool": pool} if pool else None)
             amounts = {r: n for r, n in (("nvidia.com/gpu", gpus), ("cpu", 2000), ("pods", 1)) if n}
             members.append(pod(f"chat-{phase}-{10 + i}", phase, spec=spec, amounts=amounts))
         for i in range(choose.of((0, 0, 0, 0, 1, 2))):
-            where = {choose.of(names), choose.of(names) if choose.rarely(5) else ""} - {""}
+            where = {choose.of(names), *([choose.of(names)] if choose.rarely(5) else [])}
             partners.append(partner(f"chat-{phase}-{i}", phase, *sorted(where)))
+        there = sum(1 for one in (*members, *partners) if one.phase == phase)
+        minimum[phase] = choose.of((1, 1, 1, max(there, 1), max(there, 1), there + 1))
     return GangRequest(
         namespace="prod",
         name="chat",
         members=tuple(members),
         partners=tuple(partners),
         bound=ReachBound(us=choose.of(BOUNDS_US)),
-        min_prefill=choose.of((1, 1, 2, 3)),
-        min_decode=choose.of((1, 1, 2, 3)),
+        min_prefill=minimum[PREFILL],
+        min_decode=minimum[DECODE],
     )
 
 

@@ -1,0 +1,65 @@
+"""Writes the tables of docs/reach.md from the link table; `--check` only says whether they are up to date."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from topology.domains import DomainChain
+from topology.labels import DEFAULT_REACH_SIZE_BYTES
+from topology.links import LINKS
+from topology.reach import NodeLinks, ReachModel
+from topology.units import show_us
+
+PAGE = Path(__file__).with_name("reach.md")
+
+
+def links() -> list[str]:
+    """One row a link kind."""
+    head = ["| link | latency, us | GB/s | source |", "|---|---|---|---|"]
+    return head + [
+        f"| {kind.value} | {link.latency_us:g} | {link.bytes_per_us / 1000:g} | {link.source} |"
+        for kind, link in LINKS.items()
+    ]
+
+
+def reaches() -> list[str]:
+    """One row a distance, one column a transport."""
+    chains = [
+        DomainChain(zone="z1", spine="s1", leaf="l1"),
+        DomainChain(zone="z1", spine="s1", leaf="l1"),
+        DomainChain(zone="z1", spine="s1", leaf="l2"),
+        DomainChain(zone="z1", spine="s2", leaf="l3"),
+        DomainChain(zone="z2", spine="s3", leaf="l4"),
+    ]
+    models = [ReachModel(chains, [NodeLinks(rdma=rdma, nvswitch=True)] * len(chains)) for rdma in (False, True)]
+    rows = ("on one node", "under one leaf", "under one spine", "in one zone", "in two zones")
+    head = ["| two pods | NVSwitch and TCP | NVSwitch and RDMA |", "|---|---|---|"]
+    return head + [
+        f"| {row} | " + " | ".join(show_us(m.between(0, i, DEFAULT_REACH_SIZE_BYTES).us) for m in models) + " |"
+        for i, row in enumerate(rows)
+    ]
+
+
+def filled(text: str) -> str:
+    """The page with both tables renewed."""
+    for name, rows in (("links", links()), ("reaches", reaches())):
+        start, end = f"<!-- {name}:start -->\n", f"<!-- {name}:end -->"
+        before, rest = text.split(start, 1)
+        _, after = rest.split(end, 1)
+        text = before + start + "\n".join(rows) + "\n" + end + after
+    return text
+
+
+def main() -> int:
+    """0 if the page is (now) right."""
+    text = PAGE.read_text()
+    new = filled(text)
+    if "--check" in sys.argv[1:]:
+        return int(text != new)
+    PAGE.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

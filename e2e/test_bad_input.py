@@ -1,0 +1,172 @@
+"""Bad input to the running services: one clear sentence, nothing changed, the next request works."""
+
+import base64
+import http.client
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from e2e.checks import all_within, bound_after, counted
+from e2e.stack.build import CHECKOUT
+from e2e.stack.cluster import Cluster
+from e2e.stack.isochrone import CONTROLLER, NAMESPACE, WEBHOOK, WEBHOOK_CONFIGURATION, Isochrone
+from e2e.stalling_proxy import start_anew
+from e2e.workloads import pair
+
+pytestmark = pytest.mark.e2e
+
+JSON = "application/json"
+LIMIT_BYTES = 256 * 1024
+
+Call = tuple[str, str, str, bytes]
+"""Method, path, content type, body."""
+
+
+@pytest.fixture(scope="module")
+def small(isochrone: Isochrone, cluster: Cluster) -> Iterator[Isochrone]:
+    """Isochrone whose controller accepts small calls only."""
+    env = cluster.group[CONTROLLER].env
+    env["ISOCHRONE_MAX_BODY"] = "256Ki"
+    start_anew(isochrone)
+    yield isochrone
+    del env["ISOCHRONE_MAX_BODY"]
+
+
+def extender_connection(isochrone: Isochrone) -> http.client.HTTPConnection:
+    """As Volcano's scheduler connects."""
+    return http.client.HTTPConnection("127.0.0.1", isochrone.controller.port, timeout=10)
+
+
+def webhook_connection(isochrone: Isochrone) -> http.client.HTTPConnection:
+    """As the API server connects: the certificate must be the Service's, signed by the configured authority."""
+    path = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{WEBHOOK_CONFIGURATION}"
+    bundle = isochrone.cluster.api("GET", path)["webhooks"][0]["clientConfig"]["caBundle"]
+    context = ssl.create_default_context(cadata=base64.b64decode(bundle).decode())
+    plain = socket.create_connection(("127.0.0.1", isochrone.webhook.port), timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", isochrone.webhook.port, timeout=10)
+    connection.sock = context.wrap_socket(plain, server_hostname=f"{WEBHOOK}.{NAMESPACE}.svc")
+    return connection
+
+
+def exchange(connection: http.client.HTTPConnection, call: Call) -> tuple[int, str]:
+    """One call: status and body."""
+    method, path, kind, body = call
+    connection.request(method, path, body, {"Content-Type": kind})
+    answer = connection.getresponse()
+    return answer.status, answer.read().decode()
+
+
+PRIORITIZE = json.dumps({"task": {"name": "x"}, "nodes": []}).encode()
+
+TO_EXTENDER: dict[str, tuple[Call, int, str]] = {
+    "malformed JSON": (("POST", "/prioritize", JSON, b'{"task": '), 400, "JSON"),
+    "not an object": (("POST", "/allocateFunc", JSON, b"[1, 2]"), 400, "object"),
+    "not UTF-8": (("POST", "/prioritize", JSON, b'{"task": {"name": "\xff\xfe"}, "nodes": []}'), 400, "UTF-8"),
+    "a wrong content type": (("POST", "/prioritize", "text/plain", PRIORITIZE), 415, "use 'application/json'"),
+    "an unknown verb": (("POST", "/prioritise", JSON, PRIORITIZE), 404, "use POST to one of"),
+    "a wrong method": (("PUT", "/prioritize", JSON, PRIORITIZE), 405, "use 'POST'"),
+    "a body above the limit": (
+        ("POST", "/prioritize", JSON, b'{"task": "' + b"x" * LIMIT_BYTES + b'"}'),
+        413,
+        "ISOCHRONE_MAX_BODY",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", TO_EXTENDER)
+def test_the_extender_refuses(small: Isochrone, what: str) -> None:
+    call, status, words = TO_EXTENDER[what]
+    before = counted(small.controller.metrics(), "isochrone_extender_requests_total", result="rejected")
+    connection = extender_connection(small)
+    try:
+        code, text = exchange(connection, call)
+        assert code == status, text
+        sentence = json.loads(text)["error"]
+        assert words in sentence
+        assert "\n" not in sentence
+        assert exchange(connection, ("POST", "/prioritize", JSON, PRIORITIZE))[0] == 200
+    finally:
+        connection.close()
+    after = counted(small.controller.metrics(), "isochrone_extender_requests_total", result="rejected")
+    assert after == before + 1
+
+
+REVIEW = json.dumps(
+    {
+        "apiVersion": "admission.k8s.io/v1",
+        "kind": "AdmissionReview",
+        "request": {"uid": "u", "operation": "CREATE", "resource": {"version": "v1", "resource": "pods"}, "object": {}},
+    }
+).encode()
+
+TO_WEBHOOK: dict[str, tuple[Call, int, str]] = {
+    "malformed JSON": (("POST", "/mutate/labelled", JSON, b'{"kind": '), 400, "must be an AdmissionReview"),
+    "another kind": (("POST", "/mutate/labelled", JSON, b'{"kind": "Pod", "apiVersion": "v1"}'), 400, "v1 Pod"),
+    "not UTF-8": (("POST", "/mutate/namespace", JSON, b'{"kind": "\xff"}'), 400, "must be UTF-8"),
+    "a wrong content type": (("POST", "/mutate/labelled", "text/plain", REVIEW), 415, "use 'application/json'"),
+    "an unknown path": (("POST", "/mutate/all", JSON, REVIEW), 404, "use POST to one of"),
+    "a wrong method": (("GET", "/mutate/labelled", JSON, b""), 405, "use 'POST'"),
+    "a body above the limit": (("POST", "/mutate/labelled", JSON, b" " * (3 * 2**20 + 1)), 413, "at most"),
+}
+
+
+@pytest.mark.parametrize("what", TO_WEBHOOK)
+def test_the_webhook_refuses(small: Isochrone, what: str) -> None:
+    call, status, words = TO_WEBHOOK[what]
+    connection = webhook_connection(small)
+    try:
+        code, text = exchange(connection, call)
+        assert code == status, text
+        assert words in text
+        assert text.count("\n") == 1
+        assert text.endswith("\n")
+    finally:
+        connection.close()
+    again = webhook_connection(small)
+    try:
+        code, text = exchange(again, ("POST", "/mutate/labelled", JSON, REVIEW))
+        assert (code, json.loads(text)["response"]["allowed"]) == (200, True)
+    finally:
+        again.close()
+
+
+def test_after_all_that_a_gang_is_placed(small: Isochrone, cluster: Cluster, namespace: str) -> None:
+    for item in pair(gpus=1):
+        cluster.create(item, namespace)
+    print(f"bound after {bound_after(cluster, namespace, 2):.2f} s")
+    all_within(cluster, namespace)
+
+
+@pytest.mark.parametrize(
+    ("command", "setting", "value", "allowed"),
+    [
+        ("controller", "ISOCHRONE_EXTENDER_LISTEN", "x", "HOST:PORT"),
+        ("controller", "ISOCHRONE_MAX_BODY", "big", "512Mi"),
+        ("controller", "ISOCHRONE_QUIET", "soon", "ms"),
+        ("webhook", "ISOCHRONE_LISTEN", "0.0.0.0:99999", "port up to 65535"),
+        ("webhook", "ISOCHRONE_LOG_LEVEL", "loud", "warning or error"),
+        ("webhook", "ISOCHRONE_KUBECONFIG", "/nowhere/config", "no such file"),
+    ],
+)
+def test_a_wrong_setting_at_start(command: str, setting: str, value: str, allowed: str) -> None:
+    env = {name: text for name, text in os.environ.items() if not name.startswith(("ISOCHRONE_", "KUBE"))}
+    done = subprocess.run(
+        [sys.executable, "-m", "admission.cli", command],
+        env=env | {setting: value, "PYTHONPATH": str(CHECKOUT), "ISOCHRONE_HEALTH_LISTEN": "127.0.0.1:0"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 2, done.stderr
+    (line,) = done.stderr.splitlines()
+    assert done.stdout == ""
+    assert value in line
+    assert allowed in line
+    assert setting.removeprefix("ISOCHRONE_").lower() in line.lower()

@@ -13,7 +13,7 @@ import asyncio
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
@@ -28,7 +28,18 @@ from scheduler.reasons import Reason
 from topology.clock import monotonic_s
 from topology.cluster_state import ClusterState, GangKey, gang_key
 from topology.events import DEGRADED_WINDOW_S, EventSink, Involved
-from topology.labels import DECISION, GATE, GROUP_NAME, MARKER_RESOURCE, PHASE, PLACEMENT, PREFILL, REQUIRED, SIGNAL
+from topology.labels import (
+    DECISION,
+    ENABLED,
+    GATE,
+    GROUP_NAME,
+    MARKER_RESOURCE,
+    PHASE,
+    PLACEMENT,
+    PREFILL,
+    REQUIRED,
+    SIGNAL,
+)
 from topology.objects import Pod, PodGroup
 
 log = logging.getLogger(__name__)
@@ -97,19 +108,21 @@ class Announcer:
             self._post(pod, Reason.WAITING_FOR_GANG, text, key=f"group/{group}")
 
     def planned(self, view: GangView, plan: Plan) -> None:
-        """A plan is about to be written to the pods."""
+        """A plan is about to be written to the pods. What waits to be said about them is old."""
         log.info("gang planned %s", json.dumps(log_fields(plan)))
         for uid in plan.places:
             _remember(self._planned, uid, _Planned(plan, plan.decisions[uid]), _REMEMBERED)
+            self._to_annotate.pop(uid, None)
+            self._news.pop(uid, None)
 
     def annotations(self, plan: Plan, uid: str) -> dict[str, str]:
         """What a released pod carries: the readable block and the decision's ids."""
         decision = plan.decisions[uid]
-        return {PLACEMENT: placement_block(decision, plan), DECISION: decision_line(decision)}
+        return _block(lambda: placement_block(decision, plan)) | {DECISION: decision_line(decision)}
 
     def group_annotations(self, plan: Plan | None) -> dict[str, str]:
         """What the gang's PodGroup carries. Nothing after a restart, when the plan is not known any more."""
-        return {PLACEMENT: gang_block(plan)} if plan is not None else {}
+        return _block(lambda: gang_block(plan)) if plan is not None else {}
 
     # --- told of every pod change ----------------------------------------------------------------
 
@@ -126,7 +139,7 @@ class Announcer:
         if new.spec.node_name and (old is None or not old.spec.node_name):
             _remember(self._bound, uid, (monotonic_s(), new), _WAITING)
             self._wake.set()
-        elif old is None and not new.spec.node_name and not _tagged(new):
+        elif old is None and not new.spec.node_name and not (_tagged(new) or _opted_out(new)):
             text = (
                 f"Created without passing the Isochrone webhook (no {MARKER_RESOURCE}): neither held nor scored; "
                 f"placed by {new.spec.scheduler_name or 'its scheduler'} alone. Recreate it to have it placed in reach"
@@ -262,6 +275,15 @@ def _remember(book: OrderedDict[str, V], uid: str, value: V, limit: int) -> None
         book.popitem(last=False)
 
 
+def _block(make: Callable[[], str]) -> dict[str, str]:
+    """The readable block. A mistake in wording it costs the words, not the placement."""
+    try:
+        return {PLACEMENT: make()}
+    except Exception:
+        log.exception("a plan could not be explained")
+        return {}
+
+
 def _involved_group(group: PodGroup) -> Involved:
     meta = group.metadata
     return Involved("PodGroup", API_VERSION, meta.namespace, meta.name, meta.uid)
@@ -271,3 +293,8 @@ def _tagged(pod: Pod) -> bool:
     """It passed our webhook: the gate, the marker, or the signal that it wrote."""
     marked = any(MARKER_RESOURCE in (c.resources.requests or {}) for c in pod.spec.containers)
     return marked or pod.has_gate(GATE) or bool(pod.metadata.annotation(SIGNAL))
+
+
+def _opted_out(pod: Pod) -> bool:
+    """A person said that it is none of ours; our webhook leaves it alone."""
+    return pod.metadata.label(ENABLED).lower() == "false"

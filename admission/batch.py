@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from admission.gang_request import GangView, complete, request_of, view_of
 from admission.let_go import Gatekeeper, Letting
 from admission.pod_group import TopOwner, differs, group_names, is_ours, wanted_pod_group
+from admission.sweep import Sweep
 from scheduler.decision import Outcome, Plan
 from scheduler.plan import plan
 from scheduler.policy import Policy
@@ -24,7 +25,6 @@ from topology.clock import monotonic_s
 from topology.cluster_state import ClusterState, GangKey
 from topology.labels import GANG, PHASE, PHASES
 from topology.objects import Pod, PodGroup
-from topology.resources import readable_request
 
 log = logging.getLogger(__name__)
 
@@ -51,6 +51,7 @@ class _Track:
     waiting_growth: int | None = None  # growth at the last plan that left somebody out
     working: bool = False
     going: set[str] = field(default_factory=set)  # let go by us, not yet seen so
+    doubtful: list[Letting] = field(default_factory=list)  # of those going: nobody can say whether the write was done
     group_made: bool = False
     awaits_group: str = ""
     tries: int = 0
@@ -91,10 +92,7 @@ class BatchAdmission:
         self._tracks: dict[GangKey, _Track] = {}
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._swept_s = 0.0
-        self._swept_growth = -1
-        self._sweep_cost_s = 0.0  # of the sweep under way
-        self._sweep_pause_s = self._settings.sweep_s
+        self._sweep = Sweep(self._settings.sweep_s)
         self.plans = 0
 
     # --- told by the watches -------------------------------------------------------------------
@@ -165,14 +163,13 @@ class BatchAdmission:
     def _step(self) -> float | None:
         """Look at the first gang that is due. 0.0 if others may be due too, else seconds until the next one is."""
         now = monotonic_s()
-        sweep_due = self._sweep_due(now)
-        due = [key for key, track in self._tracks.items() if self._is_due(track, now, sweep_due)]
+        self._sweep.begin(self._state.growth, now)
+        due = [key for key, track in self._tracks.items() if self._is_due(track, now)]
         if not due:
-            if sweep_due:
-                self._end_sweep(now)
+            self._sweep.end(now)
             times = [t.due_s for t in self._tracks.values() if t.due_s is not None and not t.working]
-            if self._state.growth != self._swept_growth and self.held_gangs():
-                times.append(self._swept_s + self._sweep_pause_s)
+            if (sweep_s := self._sweep.next_s(self._state.growth)) is not None and self.held_gangs():
+                times.append(sweep_s)
             return max(0.001, min(times) - now) if times else None
         key = min(due, key=self._rank)
         try:
@@ -181,25 +178,15 @@ class BatchAdmission:
             log.exception("gang %s/%s could not be looked at", *key)
             self._tracks[key].dirty = False
             self._later(self._tracks[key], now)
-        if sweep_due:
-            self._sweep_cost_s += monotonic_s() - now
+        self._sweep.spent(monotonic_s() - now)
         return 0.0
 
-    def _sweep_due(self, now: float) -> bool:
-        return self._state.growth != self._swept_growth and now - self._swept_s >= self._sweep_pause_s
-
-    def _end_sweep(self, now: float) -> None:
-        """A busy cluster frees room all the time: asking all held gangs again may take a fifth of the loop, no more."""
-        self._swept_s, self._swept_growth = now, self._state.growth
-        self._sweep_pause_s = max(self._settings.sweep_s, 4 * self._sweep_cost_s)
-        self._sweep_cost_s = 0.0
-
-    def _is_due(self, track: _Track, now: float, sweep_due: bool) -> bool:
+    def _is_due(self, track: _Track, now: float) -> bool:
         if track.working:
             return False
         if track.dirty or (track.due_s is not None and track.due_s <= now):
             return True
-        return sweep_due and track.waiting_growth is not None and track.waiting_growth < self._state.growth
+        return self._sweep.covers(track.waiting_growth)
 
     def _rank(self, key: GangKey) -> tuple[int, str, GangKey]:
         """Higher priority first, then the gang whose first pod is oldest, then by name."""
@@ -214,11 +201,17 @@ class BatchAdmission:
 
     def _look(self, key: GangKey, now: float) -> None:
         track = self._tracks[key]
+        retry_s = track.due_s
         track.dirty, track.due_s = False, None
         pods = self._state.gang_pods(*key)
         view = view_of(key, pods)
         track.going &= {p.metadata.uid for p in view.held}
         if track.going:
+            track.doubtful = [letting for letting in track.doubtful if letting.pod.metadata.uid in track.going]
+            if track.doubtful and retry_s is not None and retry_s > now:
+                track.due_s = retry_s
+            elif track.doubtful:
+                self._start(key, track, self._settle(track))
             return  # our own writes are on their way back to us; the watch will wake us
         if view.started and self._needs_group(view, track):
             self._start(key, track, self._make_group(view, track, None))
@@ -263,11 +256,11 @@ class BatchAdmission:
             Letting(by_uid[uid], node, result.set_for(_phase(by_uid[uid])), self._voice.annotations(result, uid))
             for uid, node in result.places.items()
         ]
-        for letting in lettings:
-            amounts, _ = readable_request(letting.pod.spec)
-            self._state.assume(letting.pod.metadata.uid, letting.node, amounts)
-        track.going = set(by_uid) & result.places.keys()
         self._voice.planned(view, result)
+        for member in result.request.members:
+            if member.uid in result.places:
+                self._state.assume(member.uid, result.places[member.uid], member.amounts)
+        track.going = set(result.places)
         self._start(key, track, self._let_go(view, result, lettings, track))
 
     # --- beside the loop -----------------------------------------------------------------------
@@ -281,6 +274,9 @@ class BatchAdmission:
                 done = await work
             except Exception:
                 log.exception("gang %s/%s could not be let go", *key)
+                for uid in track.going:
+                    self._state.unassume(uid)
+                track.going, track.doubtful = set(), []
             finally:
                 track.working = False
                 if done:
@@ -293,18 +289,31 @@ class BatchAdmission:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _let_go(self, view: GangView, result: Plan, lettings: list[Letting], track: _Track) -> bool:
+    async def _let_go(self, view: GangView, result: Plan, lettings: Sequence[Letting], track: _Track) -> bool:
         nominated = await self._gatekeeper.nominate(lettings)
-        ready = [letting for letting in lettings if letting.pod.metadata.uid in nominated]
-        lost = [letting for letting in lettings if letting.pod.metadata.uid not in nominated]
-        self._give_back(lost, track)
-        if not self._still_enough(result, {letting.pod.metadata.uid for letting in ready}):
-            self._give_back(ready, track)
+        ready = nominated & self._state.gangs().get(view.key, {}).keys()  # some may have gone meanwhile
+        if not self._still_enough(result, ready):
+            ready = set()
+        self._give_back([letting for letting in lettings if letting.pod.metadata.uid not in ready], track)
+        if not ready:
             return False
-        released = await self._gatekeeper.release(ready)
-        self._give_back([letting for letting in ready if letting.pod.metadata.uid not in released], track)
-        grouped = await self._make_group(view, track, result)
-        return grouped and len(released) == len(lettings)
+        lettings, planned = [x for x in lettings if x.pod.metadata.uid in ready], len(lettings)
+        released = await self._release(lettings, track)
+        # No PodGroup for nobody: Volcano would look at it before the pods have their nominations.
+        grouped = bool(released) and await self._make_group(view, track, result)
+        return grouped and len(released) == planned
+
+    async def _release(self, lettings: Sequence[Letting], track: _Track) -> set[str]:
+        """The uids that are known to be let go. Where nobody can say, the pod keeps its room until somebody can."""
+        released, doubtful = await self._gatekeeper.release(lettings)
+        track.doubtful = [letting for letting in lettings if letting.pod.metadata.uid in doubtful]
+        self._give_back([x for x in lettings if x.pod.metadata.uid not in released | doubtful], track)
+        return released
+
+    async def _settle(self, track: _Track) -> bool:
+        """Once more for the pods in doubt: whatever the answer, it says how the first write ended."""
+        await self._release(track.doubtful, track)
+        return not track.doubtful
 
     def _give_back(self, lettings: Iterable[Letting], track: _Track) -> None:
         for letting in lettings:

@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import msgspec
+
 from admission.pod_settings import PodSettings, read_settings
 from scheduler.request import GangRequest, Partner, PodRequest, ReachBound
-from topology.cluster_state import GangKey
+from topology.cluster_state import GangKey, countable
 from topology.labels import DECISION, GATE, PHASE, PREFILL, REQUIRED
 from topology.objects import Pod
 from topology.resources import readable_request
+from topology.selectors import selects_node
 from topology.snapshot import NodeTable
 
 
@@ -86,10 +89,14 @@ def request_of(view: GangView, table: NodeTable) -> GangRequest:
     partners = [
         Partner(p.metadata.uid, p.metadata.name, p.metadata.label(PHASE), (p.spec.node_name,)) for p in view.bound
     ]
+    allowed: dict[bytes, tuple[str, ...]] = {}  # pods of one phase share their set
     for pod in view.released:
-        allowed = table.accept_mask(pod.spec)
-        names = tuple(name for name, ok in zip(table.names, allowed.tolist(), strict=True) if ok)
-        partners.append(Partner(pod.metadata.uid, pod.metadata.name, pod.metadata.label(PHASE), names, bound=False))
+        wishes = msgspec.json.encode((pod.spec.node_selector, pod.spec.affinity))
+        if wishes not in allowed:
+            # Nodes that are down or closed too: they may be back before the pod is bound.
+            allowed[wishes] = tuple(n.metadata.name for n in table.nodes if selects_node(pod.spec, n))
+        meta = pod.metadata
+        partners.append(Partner(meta.uid, meta.name, meta.label(PHASE), allowed[wishes], bound=False))
     settings = view.settings
     return GangRequest(
         namespace=view.key[0],
@@ -108,7 +115,7 @@ def pod_request_of(pod: Pod) -> PodRequest:
     """One pod as a request; a quantity that is none counts as nothing here and is reported elsewhere."""
     amounts, _ = readable_request(pod.spec)
     meta = pod.metadata
-    return PodRequest(meta.uid, meta.namespace, meta.name, meta.label(PHASE), amounts, pod.spec)
+    return PodRequest(meta.uid, meta.namespace, meta.name, meta.label(PHASE), countable(amounts), pod.spec)
 
 
 def complete(view: GangView, replicas: Mapping[str, int]) -> bool:

@@ -11,16 +11,21 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
+
+import msgspec
 
 from admission.pod_group import API_VERSION
-from admission.release_patch import annotate, release_patch
+from admission.release_patch import annotate, gate_there, release_patch
 from topology.isochrone_sets import NodeSet
 from topology.kube_api import KubeApi, Retry
-from topology.kube_errors import ApiError, ApiFailure
+from topology.kube_errors import ApiError, ApiFailure, ApiUnreachable
+from topology.labels import GATE
 from topology.objects import Pod
 
 log = logging.getLogger(__name__)
+
+_PAUSES_S: Final = (0.2, 0.6, None)  # after each try of a release whose end nobody knows
 
 POD_GROUPS = f"/apis/{API_VERSION}/namespaces/{{namespace}}/podgroups"
 
@@ -60,16 +65,43 @@ class Gatekeeper:
 
         return await self._each(lettings, one, "nominated")
 
-    async def release(self, lettings: Sequence[Letting]) -> set[str]:
-        """Open the gate of each pod. Returns the uids that are known to be let go."""
+    async def release(self, lettings: Sequence[Letting]) -> tuple[set[str], set[str]]:
+        """Open the gate of each pod. Returns the uids that are known to be let go, and those of which nobody can say.
+
+        Doing it again for the latter is safe and tells: the `test` fails on our own success, and then the pod is read.
+        """
+        doubtful: set[str] = set()
 
         async def one(letting: Letting) -> None:
             patch = release_patch(letting.pod, letting.node_set, letting.annotations)
-            # Lost answers are not retried blindly: the `test` would fail on our own success. The watch tells.
-            await self._api.patch_json(_path(letting.pod), patch, timeout_s=self._timeout_s, retry=Retry.UNSENT)
+            try:
+                await self._open(letting.pod, patch)
+            except ApiFailure as error:
+                if _may_be_done(error):
+                    doubtful.add(letting.pod.metadata.uid)
+                raise
             self.released += 1
 
-        return await self._each(lettings, one, "released")
+        return await self._each(lettings, one, "released"), doubtful
+
+    async def _open(self, pod: Pod, patch: Sequence[Mapping[str, Any]]) -> None:
+        for pause_s in _PAUSES_S:
+            try:
+                await self._api.patch_json(_path(pod), patch, timeout_s=self._timeout_s, retry=Retry.UNSENT)
+                return
+            except ApiFailure as error:
+                if not _may_be_done(error):
+                    if isinstance(error, ApiError) and error.invalid and await self._is_open(pod):
+                        return
+                    raise
+                if pause_s is None:
+                    raise
+                await asyncio.sleep(pause_s)
+
+    async def _is_open(self, pod: Pod) -> bool:
+        """Whether the pod as the API server has it now, the same one, is held by our gate no more."""
+        now = msgspec.json.decode(await self._api.get(_path(pod), timeout_s=self._timeout_s), type=Pod)
+        return now.metadata.uid == pod.metadata.uid and not now.has_gate(GATE)
 
     async def apply_pod_group(self, wanted: Mapping[str, Any]) -> bool:
         """Server-side apply of the gang's PodGroup. False if it failed; the caller tries again later."""
@@ -85,13 +117,16 @@ class Gatekeeper:
         return True
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str]) -> None:
-        """Set annotations of a pod; a pod that is gone is no error, any other failure is logged and dropped."""
+        """Set annotations of a pod; a pod that is gone is no error, any other failure is logged and dropped.
+
+        What was said of a held pod is not written once its gate is open: the release carried newer words.
+        """
+        operations: list[dict[str, Any]] = [{"op": "test", "path": "/metadata/uid", "value": pod.metadata.uid}]
+        if pod.has_gate(GATE):
+            operations.append(gate_there(pod))
+        operations += annotate(pod, annotations)
         try:
             async with self._slots:
-                operations: list[dict[str, Any]] = [
-                    {"op": "test", "path": "/metadata/uid", "value": pod.metadata.uid},
-                    *annotate(pod, annotations),
-                ]
                 await self._api.patch_json(_path(pod), operations, timeout_s=self._timeout_s)
         except ApiFailure as error:
             if not (isinstance(error, ApiError) and error.not_found):
@@ -128,3 +163,8 @@ class Gatekeeper:
 
         await asyncio.gather(*(guarded(letting) for letting in lettings))
         return done
+
+
+def _may_be_done(error: ApiFailure) -> bool:
+    """The write may have been done all the same: the answer was lost, or the server failed after it began."""
+    return error.status >= 500 if isinstance(error, ApiError) else isinstance(error, ApiUnreachable) and error.sent

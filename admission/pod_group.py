@@ -51,8 +51,10 @@ def wanted_pod_group(
     }
     roles = {phase: sorted({_role(p) for p in pods if p.metadata.label(PHASE) == phase}) for phase in minimum}
     # Per-role minimums need one role name per phase; where people gave several, the sum alone holds the gang.
-    if all(len(names) <= 1 for names in roles.values()) and roles[PREFILL] != roles[DECODE]:
-        spec["minTaskMember"] = {(names or [phase])[0]: minimum[phase] for phase, names in roles.items()}
+    if all(len(names) <= 1 for names in roles.values()):
+        per_role = {(names or [phase])[0]: minimum[phase] for phase, names in roles.items()}
+        if len(per_role) == len(roles):
+            spec["minTaskMember"] = per_role
     if priority := _first(p.spec.priority_class_name for p in pods):
         spec["priorityClassName"] = priority
     return {

@@ -6,7 +6,8 @@ know a plan: released pods go wherever Volcano puts them. Other systems' gates a
 1. The webhook goes first (if asked for), so that no pod is held after the last look.
 2. The PodGroup comes before the gate opens: a pod whose PodGroup is missing waits without any Event.
 3. An existing PodGroup is never changed; a new one asks for one member, so that every pod may start alone.
-4. Every step may be repeated: what is done already is found done.
+4. Whoever lets a pod go gives up its bound: it becomes `preferred`, or a running controller would refuse its node.
+5. Every step may be repeated: what is done already is found done.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from admission.pod_group import API_VERSION
 from admission.release_patch import release_patch
 from topology.kube_api import KubeApi
 from topology.kube_errors import ApiError, ApiFailure
-from topology.labels import GANG, GATE, GROUP_NAME, QUEUE_NAME
+from topology.labels import GANG, GATE, GROUP_NAME, PREFERRED, QUEUE_NAME, REACH_MODE
 from topology.objects import ListPage, Pod
 
 PODGROUPS: Final = f"/apis/{API_VERSION}/namespaces/{{}}/podgroups"
@@ -193,7 +194,7 @@ async def _open_gate(api: KubeApi, pod: Pod) -> str:
         if not pod.has_gate(GATE):
             return "was released already"
         try:
-            await api.patch_json(path, release_patch(pod, None, {}))
+            await api.patch_json(path, release_patch(pod, None, {REACH_MODE: PREFERRED}))
             left = [gate.name for gate in pod.spec.scheduling_gates or () if gate.name != GATE]
             return "released" if not left else f"released by us, still held by {', '.join(left)}"
         except ApiError as error:

@@ -23,19 +23,24 @@ Operation = dict[str, Any]
 
 def release_patch(pod: Pod, node_set: NodeSet | None, annotations: Mapping[str, str]) -> list[Operation]:
     """Operations against the pod as read. Raises LookupError when our gate is not there."""
-    gates = pod.spec.scheduling_gates or ()
-    at = next((i for i, gate in enumerate(gates) if gate.name == GATE), None)
-    if at is None:
-        raise LookupError(f"pod {pod.key} has no gate {GATE}")
+    gate = gate_there(pod)
     operations: list[Operation] = [
         {"op": "test", "path": "/metadata/uid", "value": pod.metadata.uid},
-        {"op": "test", "path": f"/spec/schedulingGates/{at}/name", "value": GATE},
-        {"op": "remove", "path": f"/spec/schedulingGates/{at}"},
+        gate,
+        {"op": "remove", "path": gate["path"].removesuffix("/name")},
     ]
     if node_set is not None:
         operations += _affinity(pod, node_set)
     operations += annotate(pod, annotations)
     return operations
+
+
+def gate_there(pod: Pod) -> Operation:
+    """The test that our gate is where it was read. Raises LookupError when it was not there."""
+    at = next((i for i, gate in enumerate(pod.spec.scheduling_gates or ()) if gate.name == GATE), None)
+    if at is None:
+        raise LookupError(f"pod {pod.key} has no gate {GATE}")
+    return {"op": "test", "path": f"/spec/schedulingGates/{at}/name", "value": GATE}
 
 
 def annotate(pod: Pod, annotations: Mapping[str, str]) -> list[Operation]:

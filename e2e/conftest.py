@@ -43,8 +43,8 @@ def cluster_factory(stack_bin: Stack, request: pytest.FixtureRequest) -> Iterato
     with ExitStack() as open_clusters:
 
         def make(nodes: Any = (), **options: Any) -> Cluster:
-            options.setdefault("name", module)
-            return open_clusters.enter_context(Cluster(nodes, stack=stack_bin, **options))
+            whole = {"name": module, "stack": stack_bin} | options
+            return open_clusters.enter_context(Cluster(nodes, **whole))
 
         yield make
 

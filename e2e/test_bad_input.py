@@ -147,8 +147,8 @@ def test_after_all_that_a_gang_is_placed(small: Isochrone, cluster: Cluster, nam
     ("command", "setting", "value", "allowed"),
     [
         ("controller", "ISOCHRONE_EXTENDER_LISTEN", "x", "HOST:PORT"),
-        ("controller", "ISOCHRONE_MAX_BODY", "big", "512Mi"),
-        ("controller", "ISOCHRONE_QUIET", "soon", "ms"),
+        ("controller", "ISOCHRONE_MAX_BODY", "big", "use a size"),
+        ("controller", "ISOCHRONE_QUIET", "soon", "use a duration"),
         ("webhook", "ISOCHRONE_LISTEN", "0.0.0.0:99999", "port up to 65535"),
         ("webhook", "ISOCHRONE_LOG_LEVEL", "loud", "warning or error"),
         ("webhook", "ISOCHRONE_KUBECONFIG", "/nowhere/config", "no such file"),

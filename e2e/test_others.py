@@ -1,4 +1,4 @@
-"""What is not ours costs nothing: bound at once, no call to the extender, no write by us, and no look where none is due."""
+"""What is not ours costs nothing: bound at once, no call to the extender, no write by us, no look where none is due."""
 
 import re
 

@@ -3,14 +3,14 @@
 It keeps, it does not decide: nodes, what pods hold on them, which live pods form which gang, and what was planned and
 is not yet bound. No I/O and no clock: changes come in as (old, new) pairs, time as an argument.
 
-A pod counts where it is bound; before that, where it was planned (`assume`) or, after a restart, where its nomination
-says. So a successor that only lists sees the same room as the process that planned.
+A pod counts where it is bound; before that, once it is released, where its nomination says, and while it is gated where
+it was planned (`assume`). So a successor that only lists sees the same room as the process that planned.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
@@ -21,6 +21,14 @@ from topology.snapshot import Assumed, NodeTable, Snapshot
 
 GangKey = tuple[str, str]
 """(namespace, gang)."""
+
+_MOST: Final = 2**50
+
+
+def countable(amounts: Amounts) -> Amounts:
+    """A request that can be added up in 63 bits: each quantity of a pod fits them, but their sum may not, nor a node's
+    total. What is cut is still more than any node has."""
+    return {name: min(amount, _MOST) for name, amount in amounts.items()}
 
 
 def gang_key(pod: Pod) -> GangKey | None:
@@ -48,6 +56,7 @@ class ClusterState:
         self._hypernodes: dict[str, HyperNode] = {}
         self._table: NodeTable | None = None
         self._gangs: dict[GangKey, dict[str, Pod]] = {}
+        self._gang_of: dict[str, GangKey] = {}  # by pod uid
         self._held: dict[str, Assumed] = {}  # by pod uid: bound pods
         self._assumed: dict[str, Assumed] = {}  # by pod uid: planned or nominated, not bound
         self._used = np.zeros((0, 0), dtype=np.int64)
@@ -57,6 +66,7 @@ class ClusterState:
 
     def apply_nodes(self, changes: Iterable[tuple[Node | None, Node | None]]) -> None:
         """Nodes that came, changed or went. A change that alters no fact (a heartbeat) is no change."""
+        changed = False
         for old, new in changes:
             if new is None:
                 self._nodes.pop(_name(old), None)
@@ -65,8 +75,9 @@ class ClusterState:
                 if known is not None and _facts(known) == _facts(new):
                     continue
                 self._nodes[new.metadata.name] = new
+            changed = True
+        if changed:
             self._table = None
-        if self._table is None:
             self._touch(grew=True)
 
     def apply_hypernodes(self, changes: Iterable[tuple[HyperNode | None, HyperNode | None]]) -> None:
@@ -89,7 +100,7 @@ class ClusterState:
             if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
                 self._forget(old)
             if new is not None:
-                self._learn(new, gang_key(old) if old is not None else None)
+                self._learn(new, old)
         return touched
 
     def assume(self, uid: str, node: str, amounts: Amounts) -> None:
@@ -98,8 +109,11 @@ class ClusterState:
             self._move(self._assumed, uid, Assumed(node, amounts))
 
     def unassume(self, uid: str) -> None:
-        """A planned pod no longer counts. Unknown uids are no error."""
-        self._move(self._assumed, uid, None)
+        """What was planned for a pod no longer counts; if it was seen released, its nomination does. Unknown uids are
+        no error."""
+        if uid in self._assumed:
+            pod = self._gangs.get(self._gang_of.get(uid, ("", "")), {}).get(uid)
+            self._move(self._assumed, uid, self._promised(pod) if pod is not None else None)
 
     # --- truth out -----------------------------------------------------------------------------
 
@@ -141,35 +155,48 @@ class ClusterState:
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _learn(self, pod: Pod, key_before: GangKey | None) -> None:
+    def _learn(self, pod: Pod, old: Pod | None) -> None:
         uid, key = pod.metadata.uid, gang_key(pod)
-        if key_before is not None and key_before != key:
-            self._leave_gang(key_before, uid)
+        if self._gang_of.get(uid) != key:
+            self._leave_gang(uid)
         if pod.finished:
             self._forget(pod)
             return
         if key is not None:
             self._gangs.setdefault(key, {})[uid] = pod
+            self._gang_of[uid] = key
         if pod.spec.node_name:
-            if uid in self._held and self._held[uid].node == pod.spec.node_name and key is None:
-                return  # a foreign pod's status moved on: nothing that we count
-            self._move(self._assumed, uid, None, grew=False)
-            self._move(self._held, uid, Assumed(pod.spec.node_name, self._amounts(pod)))
-        elif key is not None and uid not in self._assumed and _released_to(pod):
-            self._move(self._assumed, uid, Assumed(pod.status.nominated_node_name, self._amounts(pod)))
+            held = self._held.get(uid)
+            if held is not None and held.node == pod.spec.node_name and old is not None and old.spec == pod.spec:
+                return  # its status moved on: nothing that we count
+            place = Assumed(pod.spec.node_name, self._amounts(pod))
+            planned = self._assumed.get(uid)
+            self._move(self._assumed, uid, None, grew=planned != place)
+            self._move(self._held, uid, place)
+        elif key is None:
+            self._move(self._assumed, uid, None)
+        elif _released(pod):
+            self._move(self._assumed, uid, self._promised(pod))
+
+    def _promised(self, pod: Pod) -> Assumed | None:
+        """Where a released pod is to go: its nomination, unless it is leaving."""
+        node = pod.status.nominated_node_name
+        if not node or not _released(pod) or pod.metadata.deletion_timestamp is not None:
+            return None
+        return Assumed(node, self._amounts(pod))
 
     def _forget(self, pod: Pod) -> None:
         uid = pod.metadata.uid
         self.unreadable_pods.pop(uid, None)
-        if (key := gang_key(pod)) is not None:
-            self._leave_gang(key, uid)
+        self._leave_gang(uid)
         self._move(self._held, uid, None)
         self._move(self._assumed, uid, None)
 
-    def _leave_gang(self, key: GangKey, uid: str) -> None:
-        pods = self._gangs.get(key)
-        if pods is not None:
-            pods.pop(uid, None)
+    def _leave_gang(self, uid: str) -> None:
+        key = self._gang_of.pop(uid, None)
+        if key is not None:
+            pods = self._gangs[key]
+            del pods[uid]
             if not pods:
                 del self._gangs[key]
 
@@ -177,7 +204,7 @@ class ClusterState:
         amounts, bad = readable_request(pod.spec)
         if bad is not None:
             self.unreadable_pods[pod.metadata.uid] = str(bad)
-        return amounts
+        return countable(amounts)
 
     def _move(self, book: dict[str, Assumed], uid: str, new: Assumed | None, *, grew: bool = True) -> None:
         """Replace one entry of a book and keep the used amounts right."""
@@ -204,11 +231,6 @@ def _name(obj: Node | HyperNode | None) -> str:
     return obj.metadata.name if obj is not None else ""
 
 
-def _released_to(pod: Pod) -> bool:
-    """Released by us (not by hand) with a nomination that still stands."""
-    return bool(
-        pod.status.nominated_node_name
-        and not pod.has_gate(GATE)
-        and pod.metadata.annotation(DECISION)
-        and pod.metadata.deletion_timestamp is None
-    )
+def _released(pod: Pod) -> bool:
+    """Let go by a plan of ours, not by hand."""
+    return not pod.has_gate(GATE) and bool(pod.metadata.annotation(DECISION))

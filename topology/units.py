@@ -102,7 +102,9 @@ def show_us(us: float) -> str:
     ms = us / 1000
     if ms < 99.95:
         return f"{ms:.2f} ms" if ms < 9.995 else f"{ms:.1f} ms"
-    return f"{ms:.0f} ms" if ms < 999.5 else f"{ms / 1000:.2f} s"
+    if ms < 999.5:
+        return f"{ms:.0f} ms"
+    return f"{ms / 1000:.2f} s" if ms < 9995 else f"{ms / 1000:.1f} s"
 
 
 def show_bytes(size: float) -> str:

@@ -3,26 +3,26 @@
 import asyncio
 import contextlib
 import os
-import pstats
-import sys
-import tempfile
+import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from io import StringIO
-from pathlib import Path
-from unittest.mock import patch
+from typing import Final
 
 from e2e.bench.bodies import POD_GROUPS, PODS, Post, many, our_gang, plain_gang
 from e2e.bench.cpu import Meter, Usage
-from e2e.bench.loadgen import Timeline, client
-from e2e.bench.report import FOLDER
+from e2e.bench.loadgen import Client, Timeline, client
+from e2e.bench.profiled import profiled
+from e2e.bench.requests import answered
 from e2e.stack import isochrone as product
-from e2e.stack.build import say
 from e2e.stack.cluster import Cluster
 from e2e.stack.nodes import grid
 
-PROFILE_LINES = 45
+CLEAR_LIMIT_S: Final = 120.0
+QUIET_WRITES: Final = 3
+"""At most so many writes in a second: the cluster has settled."""
+QUIET_SECONDS: Final = 3
 
 
 class Side(StrEnum):
@@ -44,13 +44,15 @@ class Run:
 
     timeline: Timeline
     usage: Usage
+    requests: Counter[str]
 
 
 class Bed:
-    """A running cluster of one side."""
+    """A running cluster of one side, and a client with open connections."""
 
-    def __init__(self, cluster: Cluster, side: Side) -> None:
+    def __init__(self, cluster: Cluster, side: Side, loop: asyncio.Runner, loader: Client) -> None:
         self.cluster, self.side = cluster, side
+        self._loop, self._loader = loop, loader
         self._namespaces = 0
 
     def namespace(self) -> str:
@@ -62,77 +64,66 @@ class Bed:
         """So many gangs at once in a namespace of their own."""
         namespace = self.namespace()
         posts = many(self.side.gang(namespace, f"gang-{index:04d}") for index in range(gangs))
-        return self.load(namespace, posts, limit_s)
+        before, meter = answered(self.cluster), Meter(self.cluster.pids())
+        timeline = self.load(namespace, posts, limit_s)
+        usage = meter.read()
+        return Run(timeline, usage, answered(self.cluster) - before)
 
-    def load(self, namespace: str, posts: Sequence[Post], limit_s: float) -> Run:
+    def load(self, namespace: str, posts: Sequence[Post], limit_s: float) -> Timeline:
         """Creates these, and waits until every pod has a node."""
-
-        async def measured() -> Run:
-            async with client(self.cluster) as loader:
-                meter = Meter(self.cluster.pids())
-                timeline = await loader.run(namespace, posts, limit_s)
-                return Run(timeline, meter.read())
-
-        return asyncio.run(measured())
+        return self._loop.run(self._loader.run(namespace, posts, limit_s))
 
     def create(self, posts: Sequence[Post], limit_s: float) -> None:
         """Creates these and waits for nothing else."""
+        self._loop.run(self._loader.create(posts, limit_s))
 
-        async def created() -> None:
-            async with client(self.cluster) as loader:
-                await loader.create(posts, limit_s)
-
-        asyncio.run(created())
-
-    def clear(self, namespace: str, limit_s: float) -> None:
+    def clear(self, namespace: str) -> None:
         """Deletes all pods and PodGroups of a namespace and waits until they are gone."""
         pods, groups = PODS.format(namespace=namespace), POD_GROUPS.format(namespace=namespace)
         self.cluster.api("DELETE", f"{pods}?gracePeriodSeconds=0")
         self.cluster.api("DELETE", groups)
-        self.cluster.wait_for(
-            lambda: not self.cluster.api("GET", f"{pods}?limit=1")["items"], limit_s, f"pods of {namespace} gone"
-        )
+        gone = f"pods of {namespace} are gone"
+        self.cluster.wait_for(lambda: not self.cluster.api("GET", f"{pods}?limit=1")["items"], CLEAR_LIMIT_S, gone)
+
+    def settle(self, limit_s: float) -> None:
+        """Waits until hardly anything is written any more, Events and annotations included."""
+        until, calm, before = time.monotonic() + limit_s, 0, self._revision()
+        while calm < QUIET_SECONDS:
+            if time.monotonic() > until:
+                raise TimeoutError(f"the cluster still writes after {limit_s:g} s")
+            time.sleep(1)
+            self.cluster.check()
+            now = self._revision()
+            calm = calm + 1 if now - before <= QUIET_WRITES else 0
+            before = now
+
+    def _revision(self) -> int:
+        # The version of a consistent list is the store's newest revision, whatever was written.
+        found = self.cluster.api("GET", "/api/v1/namespaces/kube-system/configmaps?limit=1")
+        return int(found["metadata"]["resourceVersion"])
 
     def warm(self, limit_s: float = 60.0) -> None:
         """One gang that is not counted: connections, caches and imports are paid for."""
         namespace = self.namespace()
         self.load(namespace, self.side.gang(namespace, "warm"), limit_s)
-        self.clear(namespace, limit_s)
+        self.clear(namespace)
 
 
 @contextlib.contextmanager
-def bed(side: Side, nodes: int) -> Iterator[Bed]:
-    """A cluster of this side with its nodes Ready, warmed up; with PROFILE=1 our services run under cProfile."""
-    with Cluster(grid(nodes), name=f"bench-{side}-{nodes}") as cluster:
-        if side is Side.PLAIN:
-            mine = Bed(cluster, side)
-            mine.warm()
-            yield mine
-            return
-        with contextlib.ExitStack() as stack:
+def bed(side: Side, nodes: int, scheduler_flags: Sequence[str] = ()) -> Iterator[Bed]:
+    """A warmed-up cluster of this side with its nodes Ready; with PROFILE=1 our services run under cProfile."""
+    with contextlib.ExitStack() as stack:
+        cluster = stack.enter_context(
+            Cluster(grid(nodes), name=f"bench-{side}-{nodes}", scheduler_flags=scheduler_flags)
+        )
+        if side is not Side.PLAIN:
             if os.environ.get("PROFILE") == "1":
-                stack.enter_context(_profiled(cluster, f"{side}-{nodes}"))
+                stack.enter_context(profiled(cluster, f"{side}-{nodes}"))
             product.install(cluster)
-            mine = Bed(cluster, side)
-            mine.warm()
-            yield mine
-
-
-@contextlib.contextmanager
-def _profiled(cluster: Cluster, label: str) -> Iterator[None]:
-    """Our services are started under cProfile; at the end they are stopped and their hottest lines kept."""
-    folder = Path(tempfile.mkdtemp(prefix="isochrone-profile-"))
-    program = (sys.executable, "-m", "e2e.bench.profiled", str(folder))
-    with patch.object(product, "PROGRAM", program):
-        yield
-    for name in (product.WEBHOOK, product.CONTROLLER):
-        cluster.stop(name, 20)
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for path in sorted(folder.glob("*.pstats")):
-        target = FOLDER / f"profile-{label}-{path.stem}"
-        for order in ("tottime", "cumtime"):
-            text = StringIO()
-            pstats.Stats(str(path), stream=text).strip_dirs().sort_stats(order).print_stats(PROFILE_LINES)
-            target.with_suffix(f".{order}.txt").write_text(text.getvalue())
-        path.replace(target.with_suffix(".pstats"))
-        say(f"profile: {target}.*")
+        loop = stack.enter_context(asyncio.Runner())
+        opened = client(cluster)
+        mine = Bed(cluster, side, loop, loop.run(opened.__aenter__()))
+        stack.callback(lambda: loop.run(opened.__aexit__(None, None, None)))
+        mine.warm()
+        mine.settle(60)
+        yield mine

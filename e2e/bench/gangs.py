@@ -1,42 +1,134 @@
-"""`gangs`: what whole gangs cost with Isochrone and without, side by side in one run."""
+"""`gangs`: what whole gangs cost with Isochrone and without, side by side in one run.
 
-import os
-from dataclasses import dataclass, field
+Each run is a fresh cluster; the sides take turns and change their order, so that a machine that grows slower or
+busier does so for all of them. The clock runs from the first pod's creation to the last binding.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from statistics import fmean, median
+from typing import Final
 
 from e2e.bench.bed import Run, Side, bed
-from e2e.bench.report import matrix
+from e2e.bench.held import held
+from e2e.bench.report import Figure, Goal, matrix
+from e2e.bench.single import singles
+from e2e.bench.sizes import Sizes, sizes
 from e2e.stack.build import say
 
+RATIO_GOALS: Final = {100: Goal(">=", 0.5), 1000: Goal(">=", 1.5)}
+FOREIGN_GOAL: Final = Goal(">=", 0.95)
+FOREIGN_FROM_NODES: Final = 1000
+SINGLE_GOAL: Final = Goal("<=", 300)
+BULK_LIMIT_S: Final = 900.0
+REQUESTS_SHOWN: Final = 14
+BARE: Final = "a bare client that gates, nominates and releases reached"
+ANCHORS: Final = {100: f"{BARE} 0.63 (63 against 100 pods/s)", 1000: f"{BARE} 2.0 (103 against 52 pods/s)"}
 
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """How much is measured; every value can be set by an environment variable of its name."""
-
-    runs: int = 3
-    nodes: tuple[int, ...] = (100, 1000)
+Runs = dict[Side, list[Run]]
 
 
-def main() -> None:
-    runs = int(os.environ.get("RUNS", "1"))
-    nodes = int(os.environ.get("NODES", "100"))
-    gangs = int(os.environ.get("GANGS", "100"))
-    sides = [Side(x) for x in os.environ.get("SIDES", "plain,isochrone").split(",")]
-    for index in range(runs):
-        for side in sides:
+def measure() -> Iterator[list[Figure]]:
+    """The figures, part by part."""
+    chosen = sizes()
+    if "bulk" in chosen.parts:
+        for nodes in chosen.nodes:
+            yield _on(nodes, chosen)
+    if "held" in chosen.parts:
+        yield held(min(chosen.nodes), chosen)
+
+
+def _on(nodes: int, chosen: Sizes) -> list[Figure]:
+    """Bulk loads on clusters of one size, and single gangs on the smallest."""
+    sides = [Side.PLAIN, Side.OURS, *([Side.FOREIGN] if nodes >= FOREIGN_FROM_NODES else [])]
+    alone = math.ceil(chosen.singles / chosen.runs) if nodes == min(chosen.nodes) else 0
+    runs: Runs = defaultdict(list)
+    times: dict[Side, list[float]] = defaultdict(list)
+    gangs = chosen.gangs_on(nodes)
+    for index in range(chosen.runs):
+        for side in sides if index % 2 == 0 else sides[::-1]:
+            say(f"run {index + 1} of {chosen.runs}: {side}, {nodes} nodes")
             with bed(side, nodes) as mine:
-                run = mine.bulk(gangs, 300)
-            pods = gangs * 8
-            t = run.timeline
-            b = t.bound_s
-            print(
-                f"{side}: {t.rate:.1f} pods/s; created {t.created_s:.2f} first {b[0]:.2f} half {b[len(b) // 2]:.2f} last {b[-1]:.2f}; others {run.usage.others_share:.0%}"
-            )
-            print(
-                {k: round(v / pods * 1e3, 2) for k, v in sorted(run.usage.by_process.items(), key=lambda e: -e[1])},
-                "ms/pod",
-                flush=True,
-            )
+                if alone:
+                    times[side] += singles(mine, alone, len(times[side]))
+                runs[side].append(mine.bulk(gangs, BULK_LIMIT_S))
+            say(f"  {_line(runs[side][-1])}")
+    _show_cost(nodes, gangs, runs)
+    figures = _ratio(f"isochrone {nodes} nodes", nodes, runs, Side.OURS, RATIO_GOALS.get(nodes), ANCHORS.get(nodes, ""))
+    if Side.FOREIGN in runs:
+        figures += _ratio(
+            f"foreign {nodes} nodes", nodes, runs, Side.FOREIGN, FOREIGN_GOAL, "1: nothing of ours is in the way"
+        )
+    figures += [_absolute(side, nodes, runs[side]) for side in sides]
+    return figures + _single(times)
 
 
-if __name__ == "__main__":
-    main()
+def _line(run: Run) -> str:
+    at = run.timeline.bound_s
+    return (
+        f"{run.timeline.rate:.1f} pods/s: {len(at)} created in {run.timeline.created_s:.1f} s, "
+        f"bound first {at[0]:.1f} s, half {at[len(at) // 2]:.1f} s, last {at[-1]:.1f} s; "
+        f"others took {run.usage.others_share:.0%} of the machine"
+    )
+
+
+def _ratio(name: str, nodes: int, runs: Runs, side: Side, goal: Goal | None, anchor: str) -> list[Figure]:
+    """Rates of one side by plain Volcano's, run by run."""
+    pairs = zip(runs[side], runs[Side.PLAIN], strict=True)
+    ratios = [mine.timeline.rate / plain.timeline.rate for mine, plain in pairs]
+    busy = fmean(run.usage.others_share for each in (side, Side.PLAIN) for run in runs[each])
+    source = f"mean of {_spread(ratios)}, fresh clusters in turn; others took {busy:.0%} of the machine"
+    return [Figure(f"{name} ratio", fmean(ratios), "of plain Volcano's pods/s", goal, anchor, source)]
+
+
+def _absolute(side: Side, nodes: int, runs: Sequence[Run]) -> Figure:
+    rates = [run.timeline.rate for run in runs]
+    pods = len(runs[0].timeline.bound_s)
+    source = f"mean of {_spread(rates)}; {pods} pods, first creation to last binding"
+    return Figure(f"{side} {nodes} nodes rate", fmean(rates), "pods/s", source=source)
+
+
+def _single(times: dict[Side, list[float]]) -> list[Figure]:
+    if not times:
+        return []
+    plain, ours = median(times[Side.PLAIN]), median(times[Side.OURS])
+    source = (
+        f"medians of {len(times[Side.OURS])} gangs, {ours:.0f} against {plain:.0f} ms, at all phases of the sessions"
+    )
+    anchor = "Volcano looks once a second"
+    return [
+        Figure("single gang added ms", ours - plain, "ms", SINGLE_GOAL, anchor, source),
+        *(
+            Figure(f"single gang {side} ms", median(each), "ms", source=f"median of {_spread(each, 0)}")
+            for side, each in times.items()
+        ),
+    ]
+
+
+def _spread(values: Sequence[float], digits: int = 2) -> str:
+    return f"{len(values)} ({min(values):.{digits}f} to {max(values):.{digits}f})"
+
+
+def _show_cost(nodes: int, gangs: int, runs: Runs) -> None:
+    """Where the processors' time went, and what was asked of the API server."""
+    pods = gangs * 8
+    sides = list(runs)
+    names = list(dict.fromkeys(name for side in sides for name in runs[side][0].usage.by_process if name != "guard"))
+    cost = {
+        side: {name: fmean(run.usage.by_process.get(name, 0.0) for run in runs[side]) / pods * 1e3 for name in names}
+        for side in sides
+    }
+    names.sort(key=lambda name: -max(cost[side][name] for side in sides))
+    rows = [[name, *(f"{cost[side][name]:.2f}" for side in sides)] for name in names]
+    rows.append(["sum", *(f"{sum(cost[side].values()):.2f}" for side in sides)])
+    matrix(f"CPU ms per pod by process, {nodes} nodes, {pods} pods", ["process", *sides], rows)
+    asked = {side: sum((run.requests for run in runs[side]), Counter[str]()) for side in sides}
+    most = sorted(
+        {name for each in asked.values() for name in each}, key=lambda name: -max(each[name] for each in asked.values())
+    )
+    shown = [
+        [name, *(f"{asked[side][name] / len(runs[side]) / pods:.2f}" for side in sides)]
+        for name in most[:REQUESTS_SHOWN]
+    ]
+    matrix(f"API requests per pod, {nodes} nodes, {pods} pods", ["request", *sides], shown)

@@ -6,24 +6,29 @@ but the metadata of pods that have a node.
 
 import asyncio
 import contextlib
+import itertools
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, TypeVar
 
 import aiohttp
 import msgspec
 
 from e2e.bench.bodies import PODS, Post
 from e2e.stack.access import Access
+from e2e.stack.build import say
+
+T = TypeVar("T")
 
 CONNECTIONS: Final = 16
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 REQUEST_LIMIT_S: Final = 60.0
 CHECK_S: Final = 1.0
 REWATCHES: Final = 100
+REPORT_S: Final = 15
 
 
 class RefusedError(RuntimeError):
@@ -75,25 +80,28 @@ class Client:
         """Creates everything, waits until every pod of it has a node, and says when. The namespace holds no pods."""
         wanted = sum(post.is_pod for post in posts)
         seen: dict[str, float] = {}
-        async with asyncio.timeout(limit_s), asyncio.TaskGroup() as tasks:
-            ready, done = asyncio.Event(), asyncio.Event()
-            watch = tasks.create_task(self._follow(namespace, seen, wanted, ready, done))
-            health = tasks.create_task(self._check())
+        ready, done = asyncio.Event(), asyncio.Event()
+        beside = [
+            asyncio.create_task(self._follow(namespace, seen, wanted, ready, done)),
+            asyncio.create_task(self._check()),
+            asyncio.create_task(_report(seen, wanted)),
+        ]
+
+        async def main() -> tuple[float, float]:
             await ready.wait()
-            first, answered = await self._create(posts)
-            while not done.is_set():
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(done.wait(), 10)
-                if not done.is_set():
-                    print(f"  {len(seen)} of {wanted} pods bound after {time.monotonic() - first:.0f} s", flush=True)
-            watch.cancel()
-            health.cancel()
+            times = await self._create(posts)
+            await done.wait()
+            return times
+
+        try:
+            first, answered = await _first(main(), beside, limit_s)
+        except TimeoutError:
+            raise TimeoutError(f"{len(seen)} of {wanted} pods have a node after {limit_s:g} s") from None
         return Timeline(answered - first, tuple(sorted(at - first for at in seen.values())))
 
     async def create(self, posts: Sequence[Post], limit_s: float) -> None:
         """Creates everything and returns when all was answered."""
-        async with asyncio.timeout(limit_s):
-            await self._create(posts)
+        await _first(self._create(posts), [asyncio.create_task(self._check())], limit_s)
 
     async def _create(self, posts: Sequence[Post]) -> tuple[float, float]:
         """When the first pod was sent, and when the last answer came."""
@@ -110,9 +118,7 @@ class Client:
                     if answer.status >= 300:
                         raise RefusedError(f"POST {post.path}: {answer.status} {text[:500].decode(errors='replace')}")
 
-        async with asyncio.TaskGroup() as tasks:
-            for _ in range(CONNECTIONS):
-                tasks.create_task(worker())
+        await asyncio.gather(*(worker() for _ in range(CONNECTIONS)))
         return began[0], time.monotonic()
 
     async def _follow(
@@ -134,7 +140,6 @@ class Client:
                         seen.setdefault(event.object.metadata.name, time.monotonic())
                     if len(seen) >= wanted:
                         done.set()
-            print(f"  the watch of {namespace} ended at {len(seen)} of {wanted}; watching on", flush=True)
         raise RefusedError(f"the watch of {namespace} ended {REWATCHES} times")
 
     async def _events(self, answer: aiohttp.ClientResponse) -> AsyncIterator[_Event]:
@@ -150,6 +155,29 @@ class Client:
         while True:
             self._access.check()
             await asyncio.sleep(CHECK_S)
+
+
+async def _first(main: Coroutine[Any, Any, T], beside: Sequence[asyncio.Task[None]], limit_s: float) -> T:
+    """What `main` returns; raises what any of the endless tasks beside it raises, or TimeoutError. All end here."""
+    task = asyncio.create_task(main)
+    everyone: list[asyncio.Task[Any]] = [task, *beside]
+    try:
+        done, _ = await asyncio.wait(everyone, timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+        if not done:
+            raise TimeoutError
+        for each in done:
+            each.result()
+        return task.result()
+    finally:
+        for each in everyone:
+            each.cancel()
+        await asyncio.gather(*everyone, return_exceptions=True)
+
+
+async def _report(seen: Mapping[str, float], wanted: int) -> None:
+    for seconds in itertools.count(REPORT_S, REPORT_S):
+        await asyncio.sleep(REPORT_S)
+        say(f"  {len(seen)} of {wanted} pods bound after {seconds} s")
 
 
 @contextlib.asynccontextmanager

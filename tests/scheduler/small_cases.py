@@ -83,7 +83,7 @@ def _gang(choose: Choices, names: Sequence[str]) -> GangRequest:
     minimum: dict[str, int] = {}
     for phase in PHASES:
         alike = choose.of((1, 2, 4, 4, 0))
-        for i in range(choose.of((1, 2, 3, 1, 2, 1, 2, 0))):
+        for i in range(0 if choose.rarely(12) else choose.of((1, 2, 3))):
             gpus = 2 if choose.rarely(6) else alike
             pool = choose.of(("", "", "", "", "a", "b"))
             spec = PodSpec(node_selector={"pool": pool} if pool else None)
@@ -92,8 +92,8 @@ def _gang(choose: Choices, names: Sequence[str]) -> GangRequest:
         for i in range(choose.of((0, 0, 0, 0, 1, 2))):
             where = {choose.of(names), *([choose.of(names)] if choose.rarely(5) else [])}
             partners.append(partner(f"chat-{phase}-{i}", phase, *sorted(where)))
-        there = sum(1 for one in (*members, *partners) if one.phase == phase)
-        minimum[phase] = choose.of((1, 1, 1, max(there, 1), max(there, 1), there + 1))
+        there = sum(1 for m in members if m.phase == phase) + sum(1 for p in partners if p.phase == phase)
+        minimum[phase] = there + 1 if choose.rarely(16) else choose.of((1, max(there, 1)))
     return GangRequest(
         namespace="prod",
         name="chat",

@@ -26,9 +26,9 @@ from topology.resources import Amounts
 from topology.snapshot import Snapshot, snapshot_of
 from topology.units import parse_duration_us
 
-many = settings(
-    max_examples=400, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much]
-)
+unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
+many = settings(unhurried, max_examples=400)
+some = settings(unhurried, max_examples=150)
 
 ROOM_CODES = (VerdictCode.REACH_EXCEEDED, VerdictCode.GANG_TOO_LARGE)
 
@@ -72,7 +72,7 @@ def test_there_is_a_plan_exactly_when_brute_force_finds_one(case: tuple[GangRequ
         assert sum(1 for m in asked.members if m.phase == phase and m.uid in made.places) >= asked.still_needed(phase)
 
 
-@many
+@some
 @given(cases())
 def test_whoever_is_left_out_fits_nowhere(case: tuple[GangRequest, Snapshot]) -> None:
     asked, snapshot = case
@@ -132,7 +132,7 @@ def test_the_verdicts_of_a_held_gang_are_true(case: tuple[GangRequest, Snapshot]
         assert far == naive[VerdictCode.REACH_EXCEEDED]
 
 
-@many
+@some
 @given(cases())
 def test_nearest_misses_say_what_is_there(case: tuple[GangRequest, Snapshot]) -> None:
     asked, snapshot = case
@@ -147,7 +147,7 @@ def test_nearest_misses_say_what_is_there(case: tuple[GangRequest, Snapshot]) ->
             assert miss.have < miss.need
 
 
-@many
+@some
 @given(cases())
 def test_advice_helps(case: tuple[GangRequest, Snapshot]) -> None:
     asked, snapshot = case
@@ -169,7 +169,7 @@ def test_advice_helps(case: tuple[GangRequest, Snapshot]) -> None:
             assert brute_force.minimum_is_possible(asked, replace(snapshot, used=used))
 
 
-@many
+@some
 @given(cases(), st.permutations(range(6)))
 def test_names_and_their_order_do_not_matter(case: tuple[GangRequest, Snapshot], order: list[int]) -> None:
     asked, snapshot = case
@@ -185,7 +185,7 @@ def test_names_and_their_order_do_not_matter(case: tuple[GangRequest, Snapshot],
     assert bool(again.places) == bool(original.places)
 
 
-@many
+@some
 @given(cases(limit=5))
 def test_one_more_free_node_never_hurts(case: tuple[GangRequest, Snapshot]) -> None:
     asked, snapshot = case
@@ -195,7 +195,7 @@ def test_one_more_free_node_never_hurts(case: tuple[GangRequest, Snapshot]) -> N
     assert plan(asked, more).outcome == Outcome.PLANNED
 
 
-@many
+@some
 @given(cases())
 def test_the_same_question_has_the_same_answer(case: tuple[GangRequest, Snapshot]) -> None:
     assert plan(*case) == plan(*case)

@@ -1,0 +1,58 @@
+"""How much is measured: every value can be set by the environment variable of its name, to shorten a run."""
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+PARTS: Final = ("bulk", "held")
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in text.split(","))
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    parts = tuple(text.split(","))
+    if not set(parts) <= set(PARTS):
+        raise ValueError(f"use {' or '.join(PARTS)}, or both with a comma")
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What `gangs` measures."""
+
+    runs: int = 3
+    """Fresh clusters per side and size."""
+    nodes: tuple[int, ...] = (100, 1000)
+    gangs: int = 0
+    """Gangs of 8 created at once; 0 is 100 on up to 100 nodes, else 150."""
+    singles: int = 30
+    """Gangs created alone, per side, on the smallest cluster."""
+    held: int = 200
+    """Gangs that can never be placed."""
+    window: int = 20
+    """Seconds in which session lengths are counted, per half of a pair; as many pairs as `pairs` says."""
+    pairs: int = 4
+    parts: tuple[str, ...] = PARTS
+
+    def gangs_on(self, nodes: int) -> int:
+        """Gangs created at once on so many nodes; 100 fill 100 nodes of 8 GPUs exactly."""
+        return self.gangs or min(nodes, 150)
+
+
+READ: Final[dict[str, Callable[[str], Any]]] = {"nodes": _numbers, "parts": _parts}
+
+
+def sizes(environment: Mapping[str, str] = os.environ) -> Sizes:
+    """The sizes from the environment; ValueError names a variable that cannot be read."""
+    given: dict[str, Any] = {}
+    for field in fields(Sizes):
+        name = field.name.upper()
+        if text := environment.get(name):
+            try:
+                given[field.name] = READ.get(field.name, int)(text)
+            except ValueError as error:
+                raise ValueError(f"{name}={text}: {error}") from None
+    return Sizes(**given)

@@ -1,0 +1,124 @@
+"""Held pods are let go by hand while Isochrone is away, and all of them before it is uninstalled."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from e2e.checks import bound_after, bound_pods, live_pods, stays
+from e2e.conftest import NamespaceFactory
+from e2e.stack.build import CHECKOUT
+from e2e.stack.cluster import Cluster
+from e2e.stack.isochrone import (
+    CONTROLLER,
+    NAMESPACE,
+    WEBHOOK,
+    WEBHOOK_CONFIGURATION,
+    Isochrone,
+    render,
+)
+from e2e.stack.volcano_conf import scheduler_conf
+from e2e.workloads import pair, phased
+
+pytestmark = pytest.mark.e2e
+
+LOOK_S = 1.5
+CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+
+
+def command(*words: str, kubeconfig: Path) -> tuple[int, list[str]]:
+    """`isochrone ...` as a person runs it: exit code and lines."""
+    env = {name: text for name, text in os.environ.items() if not name.startswith("ISOCHRONE_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "admission.cli", *words],
+        env=env | {"KUBECONFIG": str(kubeconfig), "PYTHONPATH": str(CHECKOUT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.stderr == "", done.stderr
+    return done.returncode, done.stdout.splitlines()
+
+
+def hold(cluster: Cluster, namespace: str, gang: str = "chat") -> list[str]:
+    """A gang that no plan can help (no node has 16 GPUs for both within 15 us): the names of its two held pods."""
+    selector = f"isochrone.dev/gang={gang}"
+    for item in pair(gang, gpus=8, reach="15us"):
+        cluster.create(item, namespace)
+    cluster.wait_for(lambda: len(live_pods(cluster, namespace, selector)) == 2, 10, "two pods exist")
+    pods = live_pods(cluster, namespace, selector)
+    assert all(each.held for each in pods)
+    return sorted(each.name for each in pods)
+
+
+def test_by_hand_while_the_controller_is_away(
+    isochrone: Isochrone, cluster: Cluster, new_namespace: NamespaceFactory
+) -> None:
+    namespace, other = new_namespace(), new_namespace("other")
+    cluster.kill(CONTROLLER)
+    try:
+        names = hold(cluster, namespace)
+        hold(cluster, other)
+        stays(cluster, lambda: not bound_pods(cluster, namespace), LOOK_S, "held pods are held")
+        code, lines = command("release", "-n", namespace, kubeconfig=cluster.kubeconfig)
+        assert code == 0
+        assert lines[0] == f"PodGroup {namespace}/isochrone-chat created, minMember 1"
+        assert sorted(lines[1:-1]) == [f"{namespace}/{name} released" for name in names]
+        assert lines[-1] == "released 2 pods, 0 failed"
+        print(f"Volcano bound them after {bound_after(cluster, namespace, 2):.2f} s")
+        assert all(each.held for each in live_pods(cluster, other)), "pods of another namespace were let go"
+        assert command("release", "-n", namespace, kubeconfig=cluster.kubeconfig) == (0, ["released 0 pods, 0 failed"])
+    finally:
+        cluster.restart(CONTROLLER)
+        isochrone.wait_ready(isochrone.controller)
+
+
+def test_one_gang_and_one_pod_alone(isochrone: Isochrone, cluster: Cluster, namespace: str) -> None:
+    hold(cluster, namespace, "one")
+    first, second = hold(cluster, namespace, "two")
+    assert command("release", "-n", namespace, "--gang", "one", kubeconfig=cluster.kubeconfig)[0] == 0
+    assert {each.gang for each in live_pods(cluster, namespace) if each.held} == {"two"}
+    assert command("release", "-n", namespace, second, kubeconfig=cluster.kubeconfig)[0] == 0
+    assert [each.name for each in live_pods(cluster, namespace) if each.held] == [first]
+    # The controller runs and must not refuse the nodes of those whose bound was given up by hand.
+    print(f"Volcano bound them after {bound_after(cluster, namespace, 3):.2f} s")
+    stays(cluster, lambda: len(bound_pods(cluster, namespace)) == 3, LOOK_S, "the third pod is held")
+    code, lines = command("release", "-n", namespace, "nobody", kubeconfig=cluster.kubeconfig)
+    assert (code, lines[0]) == (1, f"{namespace}/nobody is not there or not held by Isochrone")
+
+
+def test_uninstalling_lets_everyone_go(isochrone: Isochrone, cluster: Cluster, new_namespace: NamespaceFactory) -> None:
+    """The chart's own hook, with its own rights: first the webhook goes, then every pod, and new pods are not held."""
+    namespaces = [new_namespace("one"), new_namespace("two")]
+    for each in namespaces:
+        hold(cluster, each)
+    (job,) = [item for item in render(cluster) if item["kind"] == "Job"]
+    assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
+    spec = job["spec"]["template"]["spec"]
+    account = spec["serviceAccountName"]
+    token = cluster.service_account_token(NAMESPACE, account)
+    # The hook runs while both services run: the controller must not hold back or undo what it does.
+    code, lines = command(*spec["containers"][0]["args"], kubeconfig=cluster.write_kubeconfig(account, token))
+    assert code == 0
+    assert lines[0] == f"webhook configuration {WEBHOOK_CONFIGURATION} removed"
+    assert lines[-1] == "released 4 pods, 0 failed"
+    mine = [
+        (event["verb"], event["objectRef"]["resource"])
+        for event in cluster.audit_events()
+        if event["user"]["username"] == f"system:serviceaccount:{NAMESPACE}:{account}"
+    ]
+    assert mine[0] == ("delete", "mutatingwebhookconfigurations")
+    assert mine.count(("patch", "pods")) == 4
+    assert mine.count(("create", "podgroups")) == 2
+    assert cluster.get(f"{CONFIGURATIONS}/{WEBHOOK_CONFIGURATION}") is None
+    cluster.stop(CONTROLLER)
+    cluster.stop(WEBHOOK)
+    cluster.set_scheduler_conf(scheduler_conf())
+    for each in namespaces:
+        bound_after(cluster, each, 2)
+    late = phased("decode", "late", gpus=1, scheduler="volcano")
+    cluster.create(late, namespaces[0])
+    bound_after(cluster, namespaces[0], 3)

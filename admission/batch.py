@@ -9,8 +9,9 @@ what was planned stands on the pods.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -23,7 +24,7 @@ from scheduler.plan import plan
 from scheduler.policy import Policy
 from topology.clock import monotonic_s
 from topology.cluster_state import ClusterState, GangKey
-from topology.labels import GANG, PHASE, PHASES
+from topology.labels import GANG, GATE, PHASE, PHASES
 from topology.objects import Pod, PodGroup
 
 log = logging.getLogger(__name__)
@@ -50,6 +51,7 @@ class _Track:
     due_s: float | None = None
     waiting_growth: int | None = None  # growth at the last plan that left somebody out
     working: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
     going: set[str] = field(default_factory=set)  # let go by us, not yet seen so
     doubtful: list[Letting] = field(default_factory=list)  # of those going: nobody can say whether the write was done
     group_made: bool = False
@@ -64,6 +66,8 @@ class BatchSettings:
     quiet_s: float = 0.5
     sweep_s: float = 0.25  # held gangs are asked again at most this often, however fast room appears
     partner_s: float = 60.0  # one phase alone says so after this
+    shown_s: float = 1.0  # how long a PodGroup waits for the watch to show its pods released
+    other_watch_s: float = 0.05  # how far Volcano's watch may be behind ours
     retry_s: float = 1.0
     retry_cap_s: float = 30.0
 
@@ -112,6 +116,7 @@ class BatchAdmission:
                 track.last_arrival_s = now
             track.known = set(pods)
             track.dirty = True
+            track.changed.set()
         self._wake.set()
 
     def room_appeared(self) -> None:
@@ -299,6 +304,7 @@ class BatchAdmission:
             return False
         lettings, planned = [x for x in lettings if x.pod.metadata.uid in ready], len(lettings)
         released = await self._release(lettings, track)
+        await self._shown(view.key, track, released)
         # No PodGroup for nobody: Volcano would look at it before the pods have their nominations.
         grouped = bool(released) and await self._make_group(view, track, result)
         return grouped and len(released) == planned
@@ -309,6 +315,22 @@ class BatchAdmission:
         track.doubtful = [letting for letting in lettings if letting.pod.metadata.uid in doubtful]
         self._give_back([x for x in lettings if x.pod.metadata.uid not in released | doubtful], track)
         return released
+
+    async def _shown(self, key: GangKey, track: _Track, uids: Set[str]) -> None:
+        """Until our own watch shows the gates open, with a limit.
+
+        Volcano watches pods and PodGroups apart. A PodGroup that it sees first makes it try the gang with gated pods:
+        a session lost, and a condition, an Event and a status for each pod, which cost more than all of our writes.
+        """
+        until = monotonic_s() + self._settings.shown_s
+        while (left := until - monotonic_s()) > 0:
+            pods = self._state.gangs().get(key, {})
+            if not any(pods[uid].has_gate(GATE) for uid in uids if uid in pods):
+                break
+            track.changed.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(track.changed.wait(), left)
+        await asyncio.sleep(self._settings.other_watch_s)
 
     async def _settle(self, track: _Track) -> bool:
         """Once more for the pods in doubt: whatever the answer, it says how the first write ended."""

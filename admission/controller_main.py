@@ -26,7 +26,7 @@ from scheduler.metrics import ExtenderMetrics
 from scheduler.policy import Policy
 from topology.clock import monotonic_s, wall_time_s
 from topology.cluster_state import ClusterState
-from topology.events import EventSink
+from topology.events import EventSettings, EventSink
 from topology.informer import Change, HasMetadata, Informer
 from topology.kube_api import KubeApi
 from topology.objects import HyperNode, Node, Pod, PodGroup, Workload
@@ -72,7 +72,9 @@ class Controller:
             for name, path in _WORKLOADS.items()
         ]
         gatekeeper = Gatekeeper(api)
-        self.events = EventSink(api, "isochrone-controller", busy=lambda: self.batch.busy)
+        self.events = EventSink(
+            api, "isochrone-controller", settings=EventSettings(busy_wait_s=30.0), busy=lambda: self.batch.busy
+        )
         self.announcer = Announcer(self.state, self.events, gatekeeper, self.decisions, self.pod_groups.objects, self)
         self.batch = BatchAdmission(
             self.state,

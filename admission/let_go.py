@@ -60,7 +60,9 @@ class Gatekeeper:
         async def one(letting: Letting) -> None:
             if letting.pod.status.nominated_node_name != letting.node:
                 body = {"metadata": {"uid": letting.pod.metadata.uid}, "status": {"nominatedNodeName": letting.node}}
-                await self._api.patch_merge(_path(letting.pod), body, subresource="status", timeout_s=self._timeout_s)
+                await self._api.patch_merge(
+                    _path(letting.pod), body, subresource="status", timeout_s=self._timeout_s, brief=True
+                )
             self.nominated += 1
 
         return await self._each(lettings, one, "nominated")
@@ -87,7 +89,7 @@ class Gatekeeper:
     async def _open(self, pod: Pod, patch: Sequence[Mapping[str, Any]]) -> None:
         for pause_s in _PAUSES_S:
             try:
-                await self._api.patch_json(_path(pod), patch, timeout_s=self._timeout_s, retry=Retry.UNSENT)
+                await self._api.patch_json(_path(pod), patch, timeout_s=self._timeout_s, retry=Retry.UNSENT, brief=True)
                 return
             except ApiFailure as error:
                 if not _may_be_done(error):
@@ -109,7 +111,7 @@ class Gatekeeper:
         path = POD_GROUPS.format(namespace=meta["namespace"]) + f"/{meta['name']}"
         try:
             async with self._slots:
-                await self._api.apply(path, wanted, timeout_s=self._timeout_s)
+                await self._api.apply(path, wanted, timeout_s=self._timeout_s, brief=True)
         except ApiFailure as error:
             self.failed += 1
             log.warning("PodGroup %s/%s was not applied: %s", meta["namespace"], meta["name"], error)
@@ -127,7 +129,7 @@ class Gatekeeper:
         operations += annotate(pod, annotations)
         try:
             async with self._slots:
-                await self._api.patch_json(_path(pod), operations, timeout_s=self._timeout_s)
+                await self._api.patch_json(_path(pod), operations, timeout_s=self._timeout_s, brief=True)
         except ApiFailure as error:
             if not (isinstance(error, ApiError) and error.not_found):
                 log.info("pod %s was not annotated: %s", pod.key, error)

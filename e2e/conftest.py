@@ -3,6 +3,7 @@
 import hashlib
 import re
 from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -88,7 +89,13 @@ def empty(cluster: Cluster, namespace: str) -> None:
     """Deletes what runs in a namespace, owners before what they own, and waits until its room is free again."""
     for path in OWNERS_FIRST:
         collection = path.format(namespace)
-        cluster.api("DELETE", f"{collection}?gracePeriodSeconds=0&propagationPolicy=Background")
+        names = [item["metadata"]["name"] for item in cluster.api("GET", collection)["items"]]
+        how = "gracePeriodSeconds=0&propagationPolicy=Background"
+        paths = [f"{collection}/{name}?{how}" for name in names]
+        with ThreadPoolExecutor(16) as pool:
+            codes = list(pool.map(lambda each: cluster.client.request("DELETE", each)[0], paths))
+        # Gone already is as good: its owner's end took it along.
+        assert {code for code in codes if code not in (200, 202, 404)} == set()
     cluster.wait_for(lambda: not cluster.pods(namespace), 30, f"namespace {namespace} is empty")
 
 

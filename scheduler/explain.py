@@ -121,7 +121,9 @@ def held_event(plan: Plan, decision: Decision | None = None) -> tuple[Reason, st
         return reason, _finish(_waiting(plan))
     blocked = blocked_of(plan, decision)
     if blocked is None:
-        return reason, _finish(f"The gang {name_of(plan.request.name)} has a plan: {_planned_counts(plan)} planned")
+        return reason, _finish(
+            f"No pod of the gang {name_of(plan.request.name)} waits: {_planned_counts(plan)} planned"
+        )
     if is_joiner(plan):
         return reason, _finish(_left_out(plan, blocked), blocked.decision)
     if plan.outcome == Outcome.UNDECIDED:

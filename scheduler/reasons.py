@@ -95,10 +95,11 @@ def blocked_of(plan: Plan, decision: Decision | None = None) -> Blocked | None:
             stuck = [d for d in mine if _at_or_before(obstacle_of(d), obstacle)]
             # A phase is stuck when too few of its members remain; one odd member beyond the minimum stops nobody.
             if stuck and len(mine) - len(stuck) < plan.request.still_needed(phase):
-                return Blocked(obstacle, stuck[0])
+                return Blocked(obstacle, next(d for d in stuck if obstacle_of(d) is obstacle))
     needed = {phase for phase in PHASES if plan.request.still_needed(phase)}
     core = [plan.decisions[m.uid] for m in members if m.phase in needed and m.uid in plan.decisions]
-    return Blocked(Obstacle.DOES_NOT_FIT_TOGETHER, core[0]) if core else None
+    apart = next((d for d in core if obstacle_of(d) is Obstacle.DOES_NOT_FIT_TOGETHER), None)
+    return Blocked(Obstacle.DOES_NOT_FIT_TOGETHER, apart) if apart is not None else None
 
 
 def _at_or_before(obstacle: Obstacle, limit: Obstacle) -> bool:

@@ -86,7 +86,8 @@ class Search:
         solved = self._enough_room(0) and self._place(0)
         complete = self._budget.spent <= self._budget.limit
         places = tuple(tuple(p) for p in self._places) if solved else None
-        return Found(places=places, expanded=self._budget.spent, complete=complete or solved)
+        expanded = min(self._budget.spent, self._budget.limit)
+        return Found(places=places, expanded=expanded, complete=complete or solved)
 
     def _place(self, depth: int) -> bool:
         if depth == len(self._queue):

@@ -34,6 +34,7 @@ MERGE_PATCH: Final = "application/merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"  # JSON is YAML
 
 _TRIES: Final = 3
+_BRIEF: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,application/json"
 _PAUSE_FIRST_S: Final = 0.2
 _PAUSE_CAP_S: Final = 2.0
 _RETRY_AFTER_CAP_S: Final = 10.0  # a server that asks for more gets its wish by our giving up
@@ -119,15 +120,17 @@ class KubeApi:
         params: Mapping[str, str] | None = None,
         timeout_s: float = 10.0,
         retry: Retry = Retry.REFUSED,
+        brief: bool = False,
     ) -> bytes:
         """The body of a 2xx answer. `path` starts with `/`; `timeout_s` bounds each try, of which there are at most 3.
 
+        `brief` asks for the answer's metadata alone: nobody encodes, sends and reads a pod that is not looked at.
         Raises ApiError for any other status and ApiUnreachable if no (whole) answer came.
         """
         renewed = False
         for attempt in range(1, _TRIES + 1):
             try:
-                return await self._once(method, path, body, content_type, params, timeout_s)
+                return await self._once(method, path, body, content_type, params, timeout_s, brief)
             except ApiError as error:
                 if error.status == 401 and not renewed and attempt < _TRIES:
                     renewed = True
@@ -154,7 +157,14 @@ class KubeApi:
         return await self.request("POST", path, body=msgspec.json.encode(obj), timeout_s=timeout_s, retry=Retry.UNSENT)
 
     async def apply(
-        self, path: str, obj: Any, *, field_manager: str = "isochrone", force: bool = True, timeout_s: float = 10.0
+        self,
+        path: str,
+        obj: Any,
+        *,
+        field_manager: str = "isochrone",
+        force: bool = True,
+        timeout_s: float = 10.0,
+        brief: bool = False,
     ) -> bytes:
         """Server-side apply; the object as it is now. `obj` needs apiVersion, kind and name. Raises as `request`."""
         return await self.request(
@@ -165,6 +175,7 @@ class KubeApi:
             params={"fieldManager": field_manager, "force": "true" if force else "false"},
             timeout_s=timeout_s,
             retry=Retry.REPEATABLE,
+            brief=brief,
         )
 
     async def patch_json(
@@ -175,6 +186,7 @@ class KubeApi:
         subresource: str = "",
         timeout_s: float = 10.0,
         retry: Retry = Retry.UNSENT,
+        brief: bool = False,
     ) -> bytes:
         """RFC 6902 operations; the object as it is now. A `test` that does not hold is ApiError with `.invalid`.
 
@@ -188,10 +200,17 @@ class KubeApi:
             content_type=JSON_PATCH,
             timeout_s=timeout_s,
             retry=retry,
+            brief=brief,
         )
 
     async def patch_merge(
-        self, path: str, value: Mapping[str, Any], *, subresource: str = "", timeout_s: float = 10.0
+        self,
+        path: str,
+        value: Mapping[str, Any],
+        *,
+        subresource: str = "",
+        timeout_s: float = 10.0,
+        brief: bool = False,
     ) -> bytes:
         """RFC 7386 merge patch (None deletes a key); the object as it is now. Raises as `request`."""
         path = f"{path}/{subresource}" if subresource else path
@@ -202,6 +221,7 @@ class KubeApi:
             content_type=MERGE_PATCH,
             timeout_s=timeout_s,
             retry=Retry.REPEATABLE,
+            brief=brief,
         )
 
     async def delete(self, path: str, *, uid: str | None = None, timeout_s: float = 10.0) -> bool:
@@ -256,10 +276,13 @@ class KubeApi:
         content_type: str,
         params: Mapping[str, str] | None,
         timeout_s: float,
+        brief: bool,
     ) -> bytes:
         self._access.renew_if_due()
         request = f"{method} {path}"
         options = self._access.options()
+        if brief:
+            options["headers"]["Accept"] = _BRIEF
         if body is not None:
             options["headers"]["Content-Type"] = content_type
         timeout = aiohttp.ClientTimeout(total=timeout_s, sock_connect=min(timeout_s, _CONNECT_S))

@@ -77,13 +77,13 @@ class Bed:
         """Creates these and waits for nothing else."""
         self._loop.run(self._loader.create(posts, limit_s))
 
-    def clear(self, namespace: str) -> None:
-        """Deletes all pods and PodGroups of a namespace and waits until they are gone."""
-        pods, groups = PODS.format(namespace=namespace), POD_GROUPS.format(namespace=namespace)
-        self.cluster.api("DELETE", f"{pods}?gracePeriodSeconds=0")
-        self.cluster.api("DELETE", groups)
+    def clear(self, namespace: str, posts: Sequence[Post]) -> None:
+        """Deletes these and the PodGroups of their namespace; returns when the pods are gone."""
+        self._loop.run(self._loader.remove(posts, CLEAR_LIMIT_S))
+        self.cluster.api("DELETE", POD_GROUPS.format(namespace=namespace))
+        pods = f"{PODS.format(namespace=namespace)}?limit=1"
         gone = f"pods of {namespace} are gone"
-        self.cluster.wait_for(lambda: not self.cluster.api("GET", f"{pods}?limit=1")["items"], CLEAR_LIMIT_S, gone)
+        self.cluster.wait_for(lambda: not self.cluster.api("GET", pods)["items"], CLEAR_LIMIT_S, gone)
 
     def settle(self, limit_s: float) -> None:
         """Waits until hardly anything is written any more, Events and annotations included."""
@@ -105,8 +105,9 @@ class Bed:
     def warm(self, limit_s: float = 60.0) -> None:
         """One gang that is not counted: connections, caches and imports are paid for."""
         namespace = self.namespace()
-        self.load(namespace, self.side.gang(namespace, "warm"), limit_s)
-        self.clear(namespace)
+        posts = self.side.gang(namespace, "warm")
+        self.load(namespace, posts, limit_s)
+        self.clear(namespace, posts)
 
 
 @contextlib.contextmanager

@@ -20,6 +20,7 @@ class Post:
     """One object to create."""
 
     path: str
+    name: str
     body: bytes
     is_pod: bool
 
@@ -31,7 +32,8 @@ def _pod(name: str, gpus: int, metadata: dict[str, Any], **spec: Any) -> dict[st
 
 
 def _post(path: str, namespace: str, item: dict[str, Any]) -> Post:
-    return Post(path.format(namespace=namespace), json.dumps(item).encode(), item["kind"] == "Pod")
+    body = json.dumps(item).encode()
+    return Post(path.format(namespace=namespace), item["metadata"]["name"], body, item["kind"] == "Pod")
 
 
 def plain_gang(namespace: str, name: str, gpus: int = 1) -> list[Post]:

@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Final
 
 from e2e.bench.bed import Bed, Side, bed
-from e2e.bench.bodies import PODS, SIZE, many, our_gang, plain_gang
+from e2e.bench.bodies import PODS, SIZE, Post, many, our_gang, plain_gang
 from e2e.bench.cpu import Meter
 from e2e.bench.report import Figure, Goal
 from e2e.bench.sizes import Sizes
@@ -46,10 +46,10 @@ def held(nodes: int, chosen: Sizes) -> list[Figure]:
         for pair in range(chosen.pairs):
             mine.settle(SETTLE_LIMIT_S)
             without.append(_window(mine, chosen.window))
-            namespace = _hold(mine, chosen.held)
+            namespace, posts = _hold(mine, chosen.held)
             with_held.append(_window(mine, chosen.window))
             _assert_held(mine, namespace, chosen.held * SIZE)
-            mine.clear(namespace)
+            mine.clear(namespace, posts)
             done = f"{without[-1].mean_ms:.2f} ms alone, {with_held[-1].mean_ms:.2f} ms"
             say(f"  pair {pair + 1} of {chosen.pairs}: {done}")
     base, loaded = _mean(without), _mean(with_held)
@@ -77,7 +77,7 @@ def held(nodes: int, chosen: Sizes) -> list[Figure]:
     ]
 
 
-def _hold(mine: Bed, count: int) -> str:
+def _hold(mine: Bed, count: int) -> tuple[str, list[Post]]:
     """Gangs that can never be placed: every other one has an impossible bound, the rest want GPUs no node has."""
     namespace = mine.namespace()
     gangs = [
@@ -86,9 +86,10 @@ def _hold(mine: Bed, count: int) -> str:
         else our_gang(namespace, f"held-{index:03d}", gpus=16)
         for index in range(count)
     ]
-    mine.create(many(gangs), LOAD_LIMIT_S)
+    posts = many(gangs)
+    mine.create(posts, LOAD_LIMIT_S)
     mine.settle(SETTLE_LIMIT_S)
-    return namespace
+    return namespace, posts
 
 
 def _assert_held(mine: Bed, namespace: str, pods: int) -> None:

@@ -10,7 +10,7 @@ import itertools
 import ssl
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -29,6 +29,7 @@ REQUEST_LIMIT_S: Final = 60.0
 CHECK_S: Final = 1.0
 REWATCHES: Final = 100
 REPORT_S: Final = 15
+NOW: Final = b'{"gracePeriodSeconds":0}'
 
 
 class RefusedError(RuntimeError):
@@ -103,23 +104,35 @@ class Client:
         """Creates everything and returns when all was answered."""
         await _first(self._create(posts), [asyncio.create_task(self._check())], limit_s)
 
+    async def remove(self, posts: Sequence[Post], limit_s: float) -> None:
+        """Deletes what was created, one by one: an order to delete all of them takes too long on a busy machine."""
+        work = self._each(posts, lambda post: ("DELETE", f"{post.path}/{post.name}", NOW))
+        await _first(work, [asyncio.create_task(self._check())], limit_s)
+
     async def _create(self, posts: Sequence[Post]) -> tuple[float, float]:
         """When the first pod was sent, and when the last answer came."""
-        queue = deque(posts)
         began: list[float] = []
+
+        def request(post: Post) -> tuple[str, str, bytes]:
+            if post.is_pod and not began:
+                began.append(time.monotonic())
+            return "POST", post.path, post.body
+
+        await self._each(posts, request)
+        return began[0], time.monotonic()
+
+    async def _each(self, posts: Sequence[Post], request: Callable[[Post], tuple[str, str, bytes]]) -> None:
+        queue = deque(posts)
 
         async def worker() -> None:
             while queue:
-                post = queue.popleft()
-                if post.is_pod and not began:
-                    began.append(time.monotonic())
-                async with self._session.post(self._access.url + post.path, data=post.body) as answer:
+                method, path, body = request(queue.popleft())
+                async with self._session.request(method, self._access.url + path, data=body) as answer:
                     text = await answer.read()
-                    if answer.status >= 300:
-                        raise RefusedError(f"POST {post.path}: {answer.status} {text[:500].decode(errors='replace')}")
+                    if answer.status >= 300 and not (method == "DELETE" and answer.status == 404):
+                        raise RefusedError(f"{method} {path}: {answer.status} {text[:500].decode(errors='replace')}")
 
         await asyncio.gather(*(worker() for _ in range(CONNECTIONS)))
-        return began[0], time.monotonic()
 
     async def _follow(
         self, namespace: str, seen: dict[str, float], wanted: int, ready: asyncio.Event, done: asyncio.Event

@@ -21,11 +21,12 @@ def singles(mine: Bed, count: int, first: int) -> list[float]:
     found = []
     for index in range(first, first + count):
         namespace = mine.namespace()
-        timeline = mine.load(namespace, mine.side.gang(namespace, "alone"), LIMIT_S)
+        posts = mine.side.gang(namespace, "alone")
+        timeline = mine.load(namespace, posts, LIMIT_S)
         found.append(timeline.all_bound_s * 1e3)
         # The last binding marks Volcano's clock.
         marked = time.monotonic()
-        mine.clear(namespace)
+        mine.clear(namespace, posts)
         passed = time.monotonic() - marked
         phase = index * GOLDEN % 1.0
         wait = PAUSE_S + phase

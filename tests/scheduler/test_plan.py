@@ -28,7 +28,7 @@ from topology.units import parse_duration_us
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
 many = settings(unhurried, max_examples=400)
-some = settings(unhurried, max_examples=150)
+some = settings(unhurried, max_examples=100)
 
 ROOM_CODES = (VerdictCode.REACH_EXCEEDED, VerdictCode.GANG_TOO_LARGE)
 
@@ -93,6 +93,26 @@ def test_whoever_is_left_out_fits_nowhere(case: tuple[GangRequest, Snapshot]) ->
             decision = made.decisions[member.uid]
             assert decision.chosen is None
             assert decision.eligible == 0
+            check_advice(alone, after, decision)
+
+
+def check_advice(alone: GangRequest, after: Snapshot, decision: Decision) -> None:
+    """What `suffices` claims of a miss: this gap closed, the pod has a place."""
+    (member,) = alone.members
+    for miss in decision.nearest.values():
+        if not miss.suffices:
+            continue
+        changed, asked = after, alone
+        if miss.unit == "us":
+            asked = replace(alone, bound=replace(alone.bound, us=miss.have))
+        else:
+            column = after.table.column[{"gpus": "nvidia.com/gpu", "millicores": "cpu", "pods": "pods"}[miss.unit]]
+            used = np.minimum(after.used, after.table.allocatable)
+            used[after.table.index[miss.node], column] -= int(miss.need - miss.have)
+            assert (used >= 0).all()
+            changed = replace(after, used=used)
+        placed = next(brute_force.placements(asked, changed, [member]), None)
+        assert placed == {member.uid: miss.node}
 
 
 @many
@@ -242,7 +262,7 @@ def test_out_of_budget_is_undecided_and_not_a_no() -> None:
     made = plan(gang(2, 2, minimum=(2, 2)), snapshot, Policy(search_budget=2))
     assert made.outcome == Outcome.UNDECIDED
     assert not made.places
-    assert made.expanded > 2
+    assert made.expanded == 2
     assert made.shortfall is not None
     assert not made.shortfall.remedies
 

@@ -48,6 +48,13 @@ def test_twins_are_tried_once() -> None:
     assert found == Found(places=None, expanded=1, complete=True)
 
 
+def test_nodes_that_different_pods_accept_are_no_twins() -> None:
+    # Equal but for who may stand there: the decode pod must leave n00 to the prefill pod, which accepts nothing else.
+    snapshot = cluster(2, zone="z1")
+    found = search(snapshot, item(snapshot, DECODE, 1), item(snapshot, PREFILL, 1, where=["n00"]))
+    assert found.places == ((1,), (0,))
+
+
 def test_too_little_in_all_needs_no_search() -> None:
     snapshot = cluster(3)
     found = search(snapshot, item(snapshot, DECODE, 2), item(snapshot, PREFILL, 2))

@@ -1,0 +1,80 @@
+"""Who stands behind a pod, from changes in any order."""
+
+from __future__ import annotations
+
+from admission.owners import Owners
+from tests.admission.held_pods import held, stored
+from topology.objects import Metadata, OwnerReference, Pod, Workload, WorkloadSpec
+
+
+def workload(kind: str, name: str, replicas: int | None, above: Workload | None = None, uid: str = "") -> Workload:
+    owner = None
+    if above is not None:
+        meta = above.metadata
+        owner = (OwnerReference("Deployment", meta.name, meta.uid, "apps/v1", controller=True),)
+    return Workload(Metadata(name=name, uid=uid or f"uid-{name}", owner_references=owner), WorkloadSpec(replicas))
+
+
+def pod_of(owner: Workload | None, *, controls: bool = True) -> Pod:
+    if owner is None:
+        return stored(held("p0"))
+    reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": owner.metadata.name, "uid": owner.metadata.uid}
+    return stored(held("p0"), ownerReferences=[{**reference, "controller": controls}])
+
+
+DEPLOYMENT = workload("Deployment", "chat", 3)
+SET = workload("ReplicaSet", "chat-1", 3, DEPLOYMENT)
+
+
+def top(owners: Owners, pod: Pod) -> tuple[str, str, str] | None:
+    found = owners.top_owner(pod)
+    return (found.kind, found.name, found.uid) if found is not None else None
+
+
+def test_replicas_follow_the_workloads() -> None:
+    owners = Owners()
+    owners.apply([(None, SET), (None, workload("StatefulSet", "s", None)), (None, workload("ReplicaSet", "z", 0))])
+    assert owners.replicas() == {"uid-chat-1": 3, "uid-s": 1, "uid-z": 0}
+    scaled = workload("ReplicaSet", "chat-1", 5, DEPLOYMENT)
+    owners.apply([(SET, scaled)])
+    assert owners.replicas()["uid-chat-1"] == 5
+    owners.apply([(scaled, workload("ReplicaSet", "chat-1", 2, uid="second"))])
+    assert owners.replicas() == {"uid-s": 1, "uid-z": 0, "second": 2}
+    owners.apply([(workload("StatefulSet", "s", None), None)])
+    assert owners.replicas() == {"uid-z": 0, "second": 2}
+
+
+def test_the_top_owner_is_found_as_far_as_the_chain_is_known() -> None:
+    owners = Owners()
+    pod = pod_of(SET)
+    assert top(owners, pod) == ("ReplicaSet", "chat-1", "uid-chat-1")
+    owners.apply([(None, SET)])
+    # The Deployment itself need not be watched: its ReplicaSet says who it is.
+    assert top(owners, pod) == ("Deployment", "chat", "uid-chat")
+    owners.apply([(SET, None)])
+    assert top(owners, pod) == ("ReplicaSet", "chat-1", "uid-chat-1")
+
+
+def test_a_chain_of_three_ends_at_the_top() -> None:
+    top_one = workload("LeaderWorkerSet", "lws", 2)
+    middle = workload("StatefulSet", "lws-0", 4, top_one)
+    lowest = workload("ReplicaSet", "x", 1, middle)
+    owners = Owners()
+    owners.apply([(None, lowest), (None, middle), (None, top_one)])
+    assert top(owners, pod_of(lowest)) == ("Deployment", "lws", "uid-lws")
+
+
+def test_nobody_controls_it() -> None:
+    owners = Owners()
+    owners.apply([(None, SET)])
+    assert owners.top_owner(pod_of(None)) is None
+    assert owners.top_owner(pod_of(SET, controls=False)) is None
+
+
+def test_a_circle_of_owners_ends() -> None:
+    one = workload("ReplicaSet", "a", 1, uid="a")
+    two = workload("ReplicaSet", "b", 1, one, uid="b")
+    one = workload("ReplicaSet", "a", 1, two, uid="a")
+    owners = Owners()
+    owners.apply([(None, one), (None, two)])
+    assert owners.top_owner(pod_of(one)) is not None

@@ -31,8 +31,11 @@ from topology.snapshot import Assumed, Snapshot
 Places = dict[str, int]  # pod uid to node index
 
 
-def plan(gang: GangRequest, snapshot: Snapshot, policy: Policy | None = None) -> Plan:
-    """Plan a gang against one snapshot. Never raises for a gang that does not fit: the outcome says so."""
+def plan(gang: GangRequest, snapshot: Snapshot, policy: Policy | None = None, *, advise: bool = True) -> Plan:
+    """Plan a gang against one snapshot. Never raises for a gang that does not fit: the outcome says so.
+
+    Without `advise` a held gang's shortfall has no remedies, which cost several more searches to find.
+    """
     policy = policy or Policy()
     for phase in PHASES:
         of_phase = [m for m in gang.members if m.phase == phase]
@@ -47,7 +50,7 @@ def plan(gang: GangRequest, snapshot: Snapshot, policy: Policy | None = None) ->
         outcome = Outcome.HELD if complete else Outcome.UNDECIDED
         decisions = held_decisions(gang, snapshot, policy, needs, fixed)
         shortfall = shortfall_of(gang, snapshot, needs, fixed)
-        if outcome == Outcome.HELD:
+        if advise and outcome == Outcome.HELD:
             trial = replace(policy, search_budget=policy.search_budget // WHAT_IF_SHARE)
 
             def fits(what_if: Snapshot, bound: ReachBound) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import re
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,33 @@ async def controlling(
         async with running(controller.run()):
             await until(controller.synced)
             yield controller
+
+
+async def planned_again(controller: Controller, plans: int) -> None:
+    """Waits until more gangs were planned than `plans`."""
+    await until(lambda: controller.batch.plans > plans)
+
+
+@contextlib.contextmanager
+def never_overbooked(cluster: FileCluster) -> Generator[None]:
+    """After every single write in the block, no node has more GPUs promised or given than it has."""
+    store, found = cluster.store, list[AssertionError]()
+    wake = store._on_change
+
+    def look() -> None:
+        wake()
+        try:
+            not_overbooked(cluster)
+        except AssertionError as error:
+            found.append(error)
+
+    store._on_change = look
+    try:
+        yield
+    finally:
+        store._on_change = wake
+    if found:
+        raise found[0]
 
 
 # --- what became of the pods -------------------------------------------------------------------

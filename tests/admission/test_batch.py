@@ -10,7 +10,6 @@ import pytest
 
 from admission.file_cluster import FileCluster
 from tests.admission.controllers import (
-    annotation,
     bind_released,
     controlling,
     create,
@@ -21,6 +20,7 @@ from tests.admission.controllers import (
     kinds,
     nominations,
     not_overbooked,
+    planned_again,
     pods_of,
     reasons,
     released,
@@ -122,8 +122,7 @@ async def test_a_gang_that_cannot_fit_waits_whole_and_says_why(cluster: FileClus
         await until(lambda: reasons(cluster, "p0") == reasons(cluster, "d0") == ["InsufficientGPU"])
         assert controller.batch.held_gangs() == 1
         cluster.change("nodes", "", "far", {"metadata": {"labels": {"touched": "yes"}}})  # news, and no room
-        plans = controller.batch.plans
-        await until(lambda: controller.batch.plans > plans)
+        await planned_again(controller, controller.batch.plans)
     assert gated(cluster) == {"p0", "d0"}
     assert set(writes(cluster)) == {("pod", "p0"), ("pod", "d0")}
     for pod in pods_of(cluster):
@@ -138,9 +137,9 @@ async def test_held_news_is_told_once_while_it_stays_the_same(cluster: FileClust
     async with controlling(cluster, tmp_path) as controller:
         await until(lambda: all(explained(pod) for pod in pods_of(cluster)))
         for turn in range(3):
-            asked = controller.batch.plans + 1
+            plans = controller.batch.plans
             cluster.change("nodes", "", "far", {"metadata": {"labels": {"touched": str(turn)}}})
-            await until(lambda asked=asked: controller.batch.plans >= asked)  # type: ignore[misc]
+            await planned_again(controller, plans)
         assert await controller.events.drain(2.0)
     assert sorted(writes(cluster)) == [("pod", "d0"), ("pod", "p0")]
     assert [event["count"] for event in cluster.objects("events")] == [1, 1]

@@ -10,6 +10,7 @@ A planned pod carries its explanation from the release patch on, so a placement 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import logging
 from collections import OrderedDict
@@ -164,10 +165,10 @@ class Announcer:
                 continue
             self._wake.clear()
             wait = min((at + SETTLE_S - now for at, _ in self._bound.values()), default=None)
-            try:
-                await asyncio.wait_for(self._wake.wait(), None if wait is None else max(wait, 0.01))
-            except TimeoutError:
-                continue
+            with contextlib.suppress(TimeoutError):
+                # Not wait_for, which before Python 3.12 can lose a cancellation.
+                async with asyncio.timeout(None if wait is None else max(wait, 0.01)):
+                    await self._wake.wait()
 
     # --- inside ----------------------------------------------------------------------------------
 

@@ -67,7 +67,7 @@ class BatchSettings:
     sweep_s: float = 0.25  # held gangs are asked again at most this often, however fast room appears
     partner_s: float = 60.0  # one phase alone says so after this
     shown_s: float = 1.0  # how long a PodGroup waits for the watch to show its pods released
-    other_watch_s: float = 0.05  # how far Volcano's watch may be behind ours
+    other_watch_s: float = 0.2  # how far Volcano's watch may be behind ours on a busy machine
     retry_s: float = 1.0
     retry_cap_s: float = 30.0
 
@@ -156,10 +156,9 @@ class BatchAdmission:
                 await asyncio.sleep(0)
                 if timeout == 0.0:
                     continue
-                try:
-                    await asyncio.wait_for(self._wake.wait(), timeout)
-                except TimeoutError:
-                    continue
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(timeout):  # not wait_for, which before 3.12 can lose a cancellation
+                        await self._wake.wait()
         finally:
             for task in self._tasks:
                 task.cancel()
@@ -329,7 +328,8 @@ class BatchAdmission:
                 break
             track.changed.clear()
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(track.changed.wait(), left)
+                async with asyncio.timeout(left):
+                    await track.changed.wait()
         await asyncio.sleep(self._settings.other_watch_s)
 
     async def _settle(self, track: _Track) -> bool:

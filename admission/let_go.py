@@ -61,7 +61,12 @@ class Gatekeeper:
             if letting.pod.status.nominated_node_name != letting.node:
                 body = {"metadata": {"uid": letting.pod.metadata.uid}, "status": {"nominatedNodeName": letting.node}}
                 await self._api.patch_merge(
-                    _path(letting.pod), body, subresource="status", timeout_s=self._timeout_s, brief=True
+                    _path(letting.pod),
+                    body,
+                    subresource="status",
+                    timeout_s=self._timeout_s,
+                    brief=True,
+                    strategic=True,
                 )
             self.nominated += 1
 

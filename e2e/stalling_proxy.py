@@ -1,7 +1,8 @@
 """A proxy before the API server that holds chosen writes back, so that a test can stop the world between two steps.
 
 It speaks TLS with a certificate of the stack's authority on both sides and passes everything else on at once, watches
-too. What is held was read but not forwarded: to the API server it was never sent.
+too. What is held was read but not forwarded: to the API server it was never sent. It can also do the opposite: pass a
+write on and cut the connection before its answer, so that only the API server knows that it was done.
 """
 
 import asyncio
@@ -31,31 +32,41 @@ class Request:
     body: str
 
 
-@dataclass(slots=True)
-class Rule:
-    """Requests to hold: those that match, but for the first `let_through` of them."""
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of request: path and body are regular expressions that are found somewhere in it."""
 
     method: str
     path: str
-    body: str = ""
-    let_through: int = 0
-    passed: int = 0
-    held: list[Request] = field(default_factory=list)
-    opened: asyncio.Event = field(default_factory=asyncio.Event)
-    forward: bool = False
+    body: str
 
     def matches(self, request: Request) -> bool:
-        """Method and path (a regular expression) agree, and the body holds the text."""
+        """Whether this is one."""
         return (
             request.method == self.method
             and re.search(self.path, request.path) is not None
-            and self.body in request.body
+            and re.search(self.body, request.body) is not None
         )
 
 
-NOMINATE = Rule("PATCH", r"/pods/[^/]+/status(\?|$)", "nominatedNodeName")
-RELEASE = Rule("PATCH", r"/pods/[^/]+(\?|$)", "schedulingGates")
-GROUP = Rule("PATCH", r"/podgroups/[^/]+(\?|$)", "minMember")
+NOMINATE = Kind("PATCH", r"/pods/[^/]+/status(\?|$)", "nominatedNodeName")
+RELEASE = Kind("PATCH", r"/pods/[^/]+(\?|$)", r'"remove", *"path": *"/spec/schedulingGates')
+GROUP = Kind("PATCH", r"/podgroups/[^/]+(\?|$)", "minMember")
+
+
+@dataclass(slots=True)
+class Rule:
+    """What is done with one kind of request: the first `let_through` pass, the answers of the next `to_lose` are lost,
+    and all others are held if `holds`."""
+
+    kind: Kind
+    let_through: int = 0
+    to_lose: int = 0
+    holds: bool = False
+    held: list[Request] = field(default_factory=list)
+    lost: list[Request] = field(default_factory=list)
+    opened: asyncio.Event = field(default_factory=asyncio.Event)
+    forward: bool = False
 
 
 class StallingProxy:
@@ -84,17 +95,22 @@ class StallingProxy:
         """What a kubeconfig names as its server."""
         return f"https://127.0.0.1:{self.port}"
 
-    def hold(self, rule: Rule, let_through: int = 0) -> None:
-        """From now on holds what matches; ends an earlier rule, whose held requests are dropped."""
+    def hold(self, kind: Kind, let_through: int = 0) -> None:
+        """From now on holds this kind; ends an earlier rule, whose held requests are dropped."""
         self.resume(forward=False)
-        self._rule = Rule(rule.method, rule.path, rule.body, let_through)
+        self._rule = Rule(kind, let_through, holds=True)
+
+    def lose_answers(self, kind: Kind, count: int) -> Rule:
+        """The next so many requests of this kind are done, and nobody hears of it; the rule fills up with them."""
+        self.resume(forward=False)
+        self._rule = Rule(kind, to_lose=count)
+        return self._rule
 
     def wait_held(self, count: int = 1, limit_s: float = 20.0) -> None:
         """Waits until so many requests are held."""
         rule = self._rule
         assert rule is not None, "nothing is held: call hold first"
-        what = f"{count} of {rule.method} {rule.path} held after {rule.let_through} let through"
-        wait_until(lambda: len(rule.held) >= count, limit_s, what)
+        wait_until(lambda: len(rule.held) >= count, limit_s, f"{count} held of {rule.kind}")
 
     def resume(self, *, forward: bool) -> None:
         """Ends the rule; what was held is passed on, or dropped with its connection as if it had never been sent."""
@@ -147,10 +163,12 @@ class StallingProxy:
 
     async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         up_reader, up_writer = await asyncio.open_connection(*self._target, ssl=self._out)
-        answers = asyncio.create_task(_copy(up_reader, writer))
+        muted = asyncio.Event()
+        answers = asyncio.create_task(_copy(up_reader, writer, muted))
         try:
             async for raw, request in _requests(reader):
-                await self._pass(request)
+                if not await self._is_answered(request):
+                    muted.set()
                 up_writer.write(raw)
                 await up_writer.drain()
         finally:
@@ -158,21 +176,27 @@ class StallingProxy:
             up_writer.transport.abort()
             await asyncio.gather(answers, return_exceptions=True)
 
-    async def _pass(self, request: Request) -> None:
-        """Returns when the request may go on; raises when it never may."""
+    async def _is_answered(self, request: Request) -> bool:
+        """Returns when the request may go on, and whether its answer may come back; raises when it never may go on."""
         if request.method == "GET":
-            return
+            return True
         self.seen.append(request)
         rule = self._rule
-        if rule is None or not rule.matches(request):
-            return
-        if rule.passed < rule.let_through:
-            rule.passed += 1
-            return
-        rule.held.append(request)
-        await rule.opened.wait()
-        if not rule.forward:
-            raise _Dropped
+        if rule is None or not rule.kind.matches(request):
+            return True
+        if rule.let_through > 0:
+            rule.let_through -= 1
+            return True
+        if rule.to_lose > 0:
+            rule.to_lose -= 1
+            rule.lost.append(request)
+            return False
+        if rule.holds:
+            rule.held.append(request)
+            await rule.opened.wait()
+            if not rule.forward:
+                raise _Dropped
+        return True
 
 
 class _Dropped(Exception):  # noqa: N818 - not an error: what the test asked for
@@ -191,11 +215,12 @@ async def _requests(reader: asyncio.StreamReader) -> AsyncIterator[tuple[bytes, 
         yield head + body, Request(method, path, body.decode(errors="replace"))
 
 
-async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    while data := await reader.read(CHUNK):
+async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, muted: asyncio.Event) -> None:
+    """Answers on their way back. Requests of one connection come one after the other, so muting hits the right one."""
+    while (data := await reader.read(CHUNK)) and not muted.is_set():
         writer.write(data)
         await writer.drain()
-    # The API server ended the connection: so do we, or a watch would hang on a dead one.
+    # The API server ended the connection, or the answer is to be lost: the client must notice.
     writer.transport.abort()
 
 

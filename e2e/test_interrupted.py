@@ -18,7 +18,7 @@ from e2e.checks import (
 from e2e.conftest import NamespaceFactory
 from e2e.stack.cluster import Cluster
 from e2e.stack.isochrone import CONTROLLER, Isochrone
-from e2e.stalling_proxy import GROUP, RELEASE, Rule, StallingProxy, between, start_anew
+from e2e.stalling_proxy import GROUP, NOMINATE, RELEASE, Kind, StallingProxy, between, start_anew
 from e2e.workloads import occupant, pair, pod, pod_group
 
 pytestmark = pytest.mark.e2e
@@ -67,15 +67,15 @@ STEPS = {
     "one of three released": (RELEASE, 1, 2),
     "all released and no PodGroup": (GROUP, 0, 0),
 }
-"""Per step the rule that stops there, how many matching writes go through first, and how many pods stay gated."""
+"""Per step the kind of write that is held, how many of it go through first, and how many pods stay gated."""
 
 
 @pytest.mark.parametrize("step", STEPS)
 def test_killed_between_two_steps(
     isochrone: Isochrone, cluster: Cluster, namespace: str, proxy: StallingProxy, step: str
 ) -> None:
-    rule, let_through, gated = STEPS[step]
-    stop_at(cluster, namespace, proxy, rule, let_through, gated)
+    kind, let_through, gated = STEPS[step]
+    stop_at(cluster, namespace, proxy, kind, let_through, gated)
     cluster.kill(CONTROLLER)
     proxy.resume(forward=False)
     stays(cluster, lambda: not bound_pods(cluster, namespace), LOOK_S, "nobody is bound before the PodGroup")
@@ -87,9 +87,9 @@ def test_killed_between_two_steps(
     assert groups(cluster, namespace) == ["isochrone-chat"]
 
 
-def stop_at(cluster: Cluster, namespace: str, proxy: StallingProxy, rule: Rule, let_through: int, gated: int) -> None:
+def stop_at(cluster: Cluster, namespace: str, proxy: StallingProxy, kind: Kind, let_through: int, gated: int) -> None:
     """Creates a gang of one prefill and two decode pods and returns when the controller stands at this step."""
-    proxy.hold(rule, let_through)
+    proxy.hold(kind, let_through)
     for item in pair(decode=2, gpus=3, reach="100us"):
         cluster.create(item, namespace)
     proxy.wait_held(gated or 1)
@@ -99,6 +99,20 @@ def stop_at(cluster: Cluster, namespace: str, proxy: StallingProxy, rule: Rule, 
         return len(pods) == 3 and all(pod.nominated for pod in pods) and sum(pod.held for pod in pods) == gated
 
     cluster.wait_for(there, 10, f"all nominated, {gated} of 3 gated")
+
+
+@pytest.mark.parametrize("what", ["nominate", "release", "group"])
+def test_answers_get_lost(cluster: Cluster, namespace: str, proxy: StallingProxy, what: str) -> None:
+    """A write was done and its answer never came: it is neither done twice to harm nor forgotten."""
+    kind, count = {"nominate": (NOMINATE, 3), "release": (RELEASE, 2), "group": (GROUP, 1)}[what]
+    rule = proxy.lose_answers(kind, count)
+    for item in pair(decode=2, gpus=3, reach="100us"):
+        cluster.create(item, namespace)
+    print(f"placed after {bound_after(cluster, namespace, 3):.2f} s with lost answers")
+    assert len(rule.lost) == count
+    all_within(cluster, namespace, at_least=2)
+    assert groups(cluster, namespace) == ["isochrone-chat"]
+    assert not [each for each in live_pods(cluster, namespace) if each.node != each.nominated]
 
 
 # --- the nominated node is taken -------------------------------------------------------------------------------

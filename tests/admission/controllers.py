@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import random
 import re
 from collections.abc import AsyncGenerator, Generator, Iterable
 from pathlib import Path
@@ -20,8 +21,17 @@ from topology.labels import DECISION, GATE, GROUP_NAME, NVIDIA_GPU, PLACEMENT
 
 QUIET = "30ms"
 RETRY_S = 0.1
+SHORT_PAUSES_S = (0.01, 0.02, None)
+"""Between tries of a release: set it as `admission.let_go._PAUSES_S` where releases fail."""
 _POD_WRITE = re.compile(r"/api/v1/namespaces/[^/]+/pods/([^/]+)(/status)?")
 _GROUP_WRITE = re.compile(r"/apis/scheduling\.volcano\.sh/v1beta1/namespaces/[^/]+/podgroups/([^/]+)")
+
+
+class Impatient(random.Random):
+    """The client's jitter, always at its shortest."""
+
+    def uniform(self, a: float, b: float) -> float:
+        return a
 
 
 @contextlib.asynccontextmanager
@@ -29,10 +39,10 @@ async def controlling(
     cluster: FileCluster, folder: Path, *, quiet: str = QUIET, partner_after: str = "60s", retry_s: float = RETRY_S
 ) -> AsyncGenerator[Controller]:
     """A controller with complete lists; it is killed at the end of the block."""
-    async with await KubeApi.connect(cluster.kubeconfig(folder / "kubeconfig")) as api:
+    async with await KubeApi.connect(cluster.kubeconfig(folder / "kubeconfig"), rng=Impatient()) as api:
         controller = Controller(api, load(ControllerSettings, quiet=quiet, partner_after=partner_after))
         batch = controller.batch
-        batch._settings = dataclasses.replace(batch._settings, retry_s=retry_s)
+        batch._settings = dataclasses.replace(batch._settings, retry_s=retry_s, other_watch_s=0.0)
         async with running(controller.run()):
             await until(controller.synced)
             yield controller
@@ -115,7 +125,7 @@ def not_overbooked(cluster: FileCluster) -> None:
     """No node has more GPUs promised or given than it has."""
     booked: dict[str, int] = {}
     for pod in cluster.objects("pods"):
-        if not _held(pod) and (node := _place(pod)):
+        if not _held(pod) and pod["status"].get("phase") != "Succeeded" and (node := _place(pod)):
             amounts = pod["spec"]["containers"][0]["resources"]["requests"]
             booked[node] = booked.get(node, 0) + int(amounts[NVIDIA_GPU])
     has = {n["metadata"]["name"]: int(n["status"]["allocatable"].get(NVIDIA_GPU, 0)) for n in cluster.objects("nodes")}

@@ -1,0 +1,288 @@
+"""The process as a whole: what it says while it starts, what it answers, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import socket
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from admission import volcano_shapes
+from admission.controller_main import serve
+from admission.file_cluster import FileCluster
+from admission.settings import ControllerSettings, HostPort, load
+from tests.admission.controllers import bind_released, create, gated, groups, reasons
+from tests.admission.held_pods import NAMESPACE, held
+from tests.admission.pods import Raw
+from tests.topology.list_watch_server import until
+from topology.bad_input import BadInput
+from topology.clock import monotonic_s
+
+NODES: list[dict[str, Any]] = [
+    {"name": "n1", "zone": "a", "leaf": "l1", "gpus": 4},
+    {"name": "n2", "zone": "a", "leaf": "l1", "gpus": 4},
+]
+
+
+@pytest.fixture
+async def cluster() -> AsyncGenerator[FileCluster]:
+    async with FileCluster(NODES) as made:
+        yield made
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+@dataclass
+class Process:
+    """A controller as `isochrone controller` runs it, in this event loop."""
+
+    settings: ControllerSettings
+    http: aiohttp.ClientSession
+    stop: asyncio.Event
+    task: asyncio.Task[None]
+
+    async def health(self, path: str) -> tuple[int, str]:
+        async with self.http.get(f"http://{self.settings.health_listen}{path}") as answer:
+            return answer.status, await answer.text()
+
+    async def ask(self, verb: str, call: Raw) -> Raw:
+        async with self.http.post(f"http://{self.settings.extender_listen}/{verb}", json=call) as answer:
+            assert answer.status == 200
+            said: Raw = await answer.json()
+            return said
+
+    async def metrics(self) -> dict[str, float]:
+        lines = [line for line in (await self.health("/metrics"))[1].splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+    async def ready(self) -> None:
+        async with asyncio.timeout(5):
+            while (await self.health("/readyz"))[0] != 200:  # noqa: ASYNC110  # asked as the kubelet asks
+                await asyncio.sleep(0.01)
+
+
+def settings_for(cluster: FileCluster, folder: Path, **given: Any) -> ControllerSettings:
+    there = {"extender_listen": HostPort("127.0.0.1", free_port()), "health_listen": HostPort("127.0.0.1", free_port())}
+    return load(
+        ControllerSettings, **{"kubeconfig": cluster.kubeconfig(folder / "config"), "quiet": "30ms", **there, **given}
+    )
+
+
+@contextlib.asynccontextmanager
+async def process(cluster: FileCluster, folder: Path, **given: Any) -> AsyncGenerator[Process]:
+    settings, stop, up = settings_for(cluster, folder, **given), asyncio.Event(), asyncio.Event()
+    task = asyncio.create_task(serve(settings, up.set, stop=stop))
+    async with aiohttp.ClientSession() as http:
+        try:
+            async with asyncio.timeout(5):
+                await up.wait()
+            yield Process(settings, http, stop, task)
+        finally:
+            stop.set()
+            await task
+
+
+def scoring(cluster: FileCluster, name: str) -> Raw:
+    infos = [volcano_shapes.node_info(node, ()) for node in cluster.objects("nodes")]
+    return {"task": volcano_shapes.task(cluster.pod(NAMESPACE, name), "", volcano_shapes.PENDING), "nodes": infos}
+
+
+# --- starting ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("path", "check"),
+    [
+        ("/api/v1/pods", "pods"),
+        ("/api/v1/nodes", "nodes"),
+        ("/apis/scheduling.volcano.sh/v1beta1/podgroups", "podgroups"),
+        ("/apis/topology.volcano.sh/v1alpha1/hypernodes", "hypernodes"),
+        ("/apis/apps/v1/statefulsets", "owners"),
+    ],
+)
+async def test_before_its_lists_are_complete_it_is_alive_not_ready_and_has_no_opinion(
+    cluster: FileCluster, tmp_path: Path, path: str, check: str
+) -> None:
+    for _ in range(40):
+        cluster.fail_next("GET", f"^{path}$", 500)
+    create(cluster, held("p0"), held("d0"))
+    async with process(cluster, tmp_path) as it:
+        await until(lambda: sum(asked == path for _, asked in cluster.requests) >= 2)
+        assert await it.health("/livez") == (200, "ok\n")
+        assert await it.health("/readyz") == (503, f"{check}: first list not complete\n")
+        status, text = await it.health("/readyz?verbose")
+        assert status == 503
+        assert f"[-] {check} first list not complete" in text
+        assert text.count("[+]") == 4
+        scores = await it.ask("prioritize", scoring(cluster, "d0"))
+        assert scores["nodeScore"] == {"n1": 0.0, "n2": 0.0}
+        assert not (await it.ask("allocateFunc", allocation(cluster, "d0", "n1"))).get("errorMessage")
+        assert gated(cluster) == {"p0", "d0"}
+        cluster._failures.clear()
+        await it.ready()
+        await until(lambda: "isochrone-chat" in groups(cluster))
+        scores = await it.ask("prioritize", scoring(cluster, "d0"))
+        assert len(set(scores["nodeScore"].values())) == 2
+
+
+def allocation(cluster: FileCluster, name: str, node: str) -> Raw:
+    return {"task": volcano_shapes.task(cluster.pod(NAMESPACE, name), node, volcano_shapes.ALLOCATED)}
+
+
+async def test_it_stays_ready_when_the_api_server_goes(cluster: FileCluster, tmp_path: Path) -> None:
+    async with process(cluster, tmp_path) as it:
+        await it.ready()
+        await cluster.stop()
+        assert await it.health("/readyz") == (200, "ok\n")
+
+
+# --- running -----------------------------------------------------------------------------------
+
+
+async def test_a_gang_goes_through_the_whole_process(cluster: FileCluster, tmp_path: Path) -> None:
+    async with process(cluster, tmp_path) as it:
+        await it.ready()
+        create(
+            cluster, held("p0", gpus=2), held("d0", gpus=2), held("p1", gang="huge", gpus=9), held("d1", gang="huge")
+        )
+        await until(lambda: "isochrone-chat" in groups(cluster))
+        bind_released(cluster)
+        await until(lambda: reasons(cluster, "p0") == reasons(cluster, "d0") == ["Placed"])
+        await until(lambda: reasons(cluster, "d1") == ["InsufficientGPU"])
+        said = await it.metrics()
+    assert said["isochrone_gangs_held"] == 1
+    assert said["isochrone_plans_total"] >= 2
+    assert said['isochrone_pod_writes_total{kind="nominate"}'] == 2
+    assert said['isochrone_pod_writes_total{kind="release"}'] == 2
+    assert said['isochrone_pod_writes_total{kind="failed"}'] == 0
+    assert said["isochrone_events_total"] >= 4
+    assert 0 <= said["isochrone_facts_age_seconds"] < 5
+    assert {
+        name: said[f'isochrone_watch_restarts_total{{how="relist",kind="{name}"}}'] for name in ("pods", "nodes")
+    } == {
+        "pods": 0,
+        "nodes": 0,
+    }
+
+
+async def test_the_extender_knows_what_is_planned(cluster: FileCluster, tmp_path: Path) -> None:
+    """Three of the four GPUs of a node are promised to a gang: a scored pod of two is sent to the other node."""
+    async with process(cluster, tmp_path) as it:
+        await it.ready()
+        create(cluster, held("p0", gpus=2), held("d0", gpus=1))
+        await until(lambda: "isochrone-chat" in groups(cluster))
+        (node,) = {pod["status"]["nominatedNodeName"] for pod in cluster.objects("pods")}
+        other = next(n["name"] for n in NODES if n["name"] != node)
+        create(cluster, held("d9", gang="code", gpus=2, annotations={"isochrone.dev/reach-mode": "preferred"}))
+        scores = (await it.ask("prioritize", scoring(cluster, "d9")))["nodeScore"]
+        assert scores[other] > scores[node]
+
+
+# --- ending ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_a_signal_ends_everything_in_time(cluster: FileCluster, tmp_path: Path, number: signal.Signals) -> None:
+    settings, up = settings_for(cluster, tmp_path), asyncio.Event()
+    before = asyncio.all_tasks()
+    task = asyncio.create_task(serve(settings, up.set))
+    async with aiohttp.ClientSession() as http:
+        await up.wait()
+        # Volcano keeps its connection open, watches stand, and a gang is on its way.
+        async with http.get(f"http://{settings.health_listen}/livez") as answer:
+            assert answer.status == 200
+        create(cluster, held("p0"), held("d0"))
+        await until(lambda: len(cluster._watches) >= 6)
+        began_s = monotonic_s()
+        os.kill(os.getpid(), number)
+        async with asyncio.timeout(5):
+            await task
+        assert monotonic_s() - began_s < 3.0
+    await until(lambda: not cluster._watches and asyncio.all_tasks() <= before)
+
+
+async def test_events_that_wait_are_written_before_the_end(cluster: FileCluster, tmp_path: Path) -> None:
+    async with process(cluster, tmp_path) as it:
+        await it.ready()
+        create(cluster, *(held(f"d{i}", gang=f"g{i}", gpus=9) for i in range(5)))
+        create(cluster, *(held(f"p{i}", gang=f"g{i}") for i in range(5)))
+        await until(lambda: len(cluster.objects("events")) >= 1)
+    assert len(cluster.objects("events")) == 10
+
+
+async def test_it_can_be_stopped_before_it_ever_reached_an_api_server(cluster: FileCluster, tmp_path: Path) -> None:
+    config = settings_for(cluster, tmp_path)
+    await cluster.stop()
+    stop = asyncio.Event()
+    task = asyncio.create_task(serve(config, stop.set, stop=stop))
+    async with asyncio.timeout(5):
+        await task
+
+
+async def test_a_bug_in_what_it_keeps_takes_the_process_with_it(
+    cluster: FileCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A controller that no longer hears of changes would book what is taken: it must be started anew."""
+
+    def broken(*_: Any) -> None:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr("topology.cluster_state.ClusterState.apply_nodes", broken)
+    with pytest.raises(ExceptionGroup) as error:
+        async with asyncio.timeout(5):
+            await serve(settings_for(cluster, tmp_path), stop=asyncio.Event())
+    assert error.group_contains(ZeroDivisionError)
+
+
+# --- settings that cannot work -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("quiet", "soon"),
+        ("quiet", "0s"),
+        ("partner_after", "2m"),
+        ("extender_listen", "8800"),
+        ("health_listen", "localhost:99999"),
+        ("max_body", "much"),
+        ("log_level", "loud"),
+    ],
+)
+def test_a_wrong_setting_is_one_line_that_names_it(name: str, value: str) -> None:
+    with pytest.raises(BadInput, match=f"^ISOCHRONE_{name.upper()} is '?\"?{value}") as error:
+        load(ControllerSettings, **{name: value})
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["extender_listen", "health_listen"])
+async def test_an_address_that_is_taken_is_told(cluster: FileCluster, tmp_path: Path, name: str) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        given = settings_for(cluster, tmp_path, **{name: HostPort("127.0.0.1", taken.getsockname()[1])})
+        with pytest.raises(BadInput, match=f"^ISOCHRONE_{name.upper()}.*cannot be used"):
+            await serve(given, stop=asyncio.Event())
+
+
+async def test_without_a_cluster_to_talk_to_it_says_so(cluster: FileCluster, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="nowhere"):
+        await serve(settings_for(cluster, tmp_path, kubeconfig=str(tmp_path / "nowhere")), stop=asyncio.Event())
+
+
+def test_the_defaults_are_those_of_the_contract() -> None:
+    said = load(ControllerSettings)
+    assert (said.extender_listen.port, said.health_listen.port) == (8800, 8081)
+    assert (said.quiet, said.partner_after) == (500_000.0, 60_000_000.0)

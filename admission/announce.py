@@ -88,6 +88,13 @@ class Announcer:
 
     # --- batch.Voice -----------------------------------------------------------------------------
 
+    def is_news(self, view: GangView, plan: Plan) -> bool:
+        """Whether `held` would tell anybody something that was not told before."""
+        return any(
+            self._news.get(pod.metadata.uid) != news_key(plan, plan.decisions.get(pod.metadata.uid))
+            for pod in view.held
+        )
+
     def held(self, view: GangView, plan: Plan) -> None:
         """The whole gang waits: the same reason on each of its pods, and on its PodGroup once there is one."""
         log.info("gang held %s", json.dumps(log_fields(plan)))

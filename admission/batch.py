@@ -12,10 +12,10 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from admission.gang_request import GangView, complete, request_of, view_of
+from admission.gang_track import BatchSettings, Track
 from admission.let_go import Gatekeeper, Letting
 from admission.pod_group import TopOwner, differs, group_names, is_ours, wanted_pod_group
 from admission.sweep import Sweep
@@ -33,43 +33,13 @@ log = logging.getLogger(__name__)
 class Voice(Protocol):
     """Who tells people. None of it may fail or block."""
 
+    def is_news(self, view: GangView, plan: Plan) -> bool: ...
     def held(self, view: GangView, plan: Plan) -> None: ...
     def left_out(self, view: GangView, plan: Plan) -> None: ...
     def waiting_for_group(self, view: GangView, group: str) -> None: ...
     def annotations(self, plan: Plan, uid: str) -> dict[str, str]: ...
     def group_annotations(self, plan: Plan | None) -> dict[str, str]: ...
     def planned(self, view: GangView, plan: Plan) -> None: ...
-
-
-@dataclass(slots=True)
-class _Track:
-    """What the loop remembers of one gang. All times monotonic seconds."""
-
-    last_arrival_s: float
-    known: set[str] = field(default_factory=set)
-    dirty: bool = True
-    due_s: float | None = None
-    waiting_growth: int | None = None  # growth at the last plan that left somebody out
-    working: bool = False
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-    going: set[str] = field(default_factory=set)  # let go by us, not yet seen so
-    doubtful: list[Letting] = field(default_factory=list)  # of those going: nobody can say whether the write was done
-    group_made: bool = False
-    awaits_group: str = ""
-    tries: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class BatchSettings:
-    """Times in seconds."""
-
-    quiet_s: float = 0.5
-    sweep_s: float = 0.25  # held gangs are asked again at most this often, however fast room appears
-    partner_s: float = 60.0  # one phase alone says so after this
-    shown_s: float = 1.0  # how long a PodGroup waits for the watch to show its pods released
-    other_watch_s: float = 0.2  # how far Volcano's watch may be behind ours on a busy machine
-    retry_s: float = 1.0
-    retry_cap_s: float = 30.0
 
 
 class BatchAdmission:
@@ -93,7 +63,8 @@ class BatchAdmission:
         self._pod_groups, self._replicas, self._top_owner = pod_groups, replicas, top_owner
         self._facts_age_s, self._wall_time_s = facts_age_s, wall_time_s
         self._policy, self._settings = policy or Policy(), settings or BatchSettings()
-        self._tracks: dict[GangKey, _Track] = {}
+        self._tracks: dict[GangKey, Track] = {}
+        self._lively: set[GangKey] = set()  # those that may be due some time; a gang that runs is not
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep = Sweep(self._settings.sweep_s)
@@ -111,12 +82,13 @@ class BatchAdmission:
                 self._tracks.pop(key, None)
                 continue
             if track is None:
-                track = self._tracks[key] = _Track(last_arrival_s=now)
+                track = self._tracks[key] = Track(last_arrival_s=now)
             if not pods.keys() <= track.known:
                 track.last_arrival_s = now
             track.known = set(pods)
             track.dirty = True
             track.changed.set()
+            self._lively.add(key)
         self._wake.set()
 
     def room_appeared(self) -> None:
@@ -126,13 +98,13 @@ class BatchAdmission:
     def pod_group_changed(self, group: PodGroup, gone: bool) -> None:
         """A PodGroup came, changed or went: ours may have to be made again, somebody else's may be awaited."""
         meta = group.metadata
-        track = self._tracks.get((meta.namespace, meta.label(GANG)))
-        if track is not None:
-            track.group_made = track.group_made and not gone
-            track.dirty = True
-        for key, other in self._tracks.items():
-            if other.awaits_group == meta.name and key[0] == meta.namespace:
-                other.dirty = True
+        mine = (meta.namespace, meta.label(GANG))
+        if (track := self._tracks.get(mine)) is not None and gone:
+            track.group_made = False
+        awaiting = [key for key, t in self._tracks.items() if t.awaits_group == meta.name and key[0] == meta.namespace]
+        for key in {mine, *awaiting} & self._tracks.keys():
+            self._tracks[key].dirty = True
+            self._lively.add(key)
         self._wake.set()
 
     @property
@@ -142,7 +114,8 @@ class BatchAdmission:
 
     def held_gangs(self) -> int:
         """Gangs that have been asked for and have somebody without a place."""
-        return sum(1 for track in self._tracks.values() if track.waiting_growth is not None)
+        tracks = (self._tracks.get(key) for key in self._lively)
+        return sum(1 for track in tracks if track is not None and track.waiting_growth is not None)
 
     # --- the loop ------------------------------------------------------------------------------
 
@@ -168,10 +141,12 @@ class BatchAdmission:
         """Look at the first gang that is due. 0.0 if others may be due too, else seconds until the next one is."""
         now = monotonic_s()
         self._sweep.begin(self._state.growth, now)
-        due = [key for key, track in self._tracks.items() if self._is_due(track, now)]
+        due = [key for key in self._lively if (track := self._tracks.get(key)) is not None and self._is_due(track, now)]
         if not due:
             self._sweep.end(now)
-            times = [t.due_s for t in self._tracks.values() if t.due_s is not None and not t.working]
+            self._lively = {key for key in self._lively if (t := self._tracks.get(key)) is not None and not t.at_rest}
+            lively = [self._tracks[key] for key in self._lively]
+            times = [t.due_s for t in lively if t.due_s is not None and not t.working]
             if (sweep_s := self._sweep.next_s(self._state.growth)) is not None and self.held_gangs():
                 times.append(sweep_s)
             return max(0.001, min(times) - now) if times else None
@@ -185,7 +160,7 @@ class BatchAdmission:
         self._sweep.spent(monotonic_s() - now)
         return 0.0
 
-    def _is_due(self, track: _Track, now: float) -> bool:
+    def _is_due(self, track: Track, now: float) -> bool:
         if track.working:
             return False
         if track.dirty or (track.due_s is not None and track.due_s <= now):
@@ -199,7 +174,7 @@ class BatchAdmission:
         oldest = min((p.metadata.creation_timestamp or "" for p in pods), default="")
         return -priority, oldest, key
 
-    def _later(self, track: _Track, now: float) -> None:
+    def _later(self, track: Track, now: float) -> None:
         track.tries += 1
         track.due_s = now + min(self._settings.retry_s * 2 ** (track.tries - 1), self._settings.retry_cap_s)
 
@@ -208,6 +183,9 @@ class BatchAdmission:
         retry_s = track.due_s
         track.dirty, track.due_s = False, None
         pods = self._state.gang_pods(*key)
+        if track.group_made and not track.going and not any(pod.has_gate(GATE) for pod in pods):
+            track.waiting_growth = None  # all of it was let go: by far the most common look
+            return
         view = view_of(key, pods)
         track.going &= {p.metadata.uid for p in view.held}
         if track.going:
@@ -235,10 +213,13 @@ class BatchAdmission:
             return
         self._plan(key, track, view, now)
 
-    def _plan(self, key: GangKey, track: _Track, view: GangView, now: float) -> None:
+    def _plan(self, key: GangKey, track: Track, view: GangView, now: float) -> None:
         snapshot = self._state.snapshot(self._wall_time_s(), self._facts_age_s())
-        result = plan(request_of(view, snapshot.table), snapshot, self._policy)
+        request = request_of(view, snapshot.table)
+        result = plan(request, snapshot, self._policy, advise=False)
         self.plans += 1
+        if result.outcome == Outcome.HELD and self._voice.is_news(view, result):
+            result = plan(request, snapshot, self._policy)  # advice costs several searches; said once, found once
         left_out = len(result.places) < len(view.members)
         track.waiting_growth = self._state.growth if left_out else None
         if result.outcome in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG):
@@ -269,7 +250,7 @@ class BatchAdmission:
 
     # --- beside the loop -----------------------------------------------------------------------
 
-    def _start(self, key: GangKey, track: _Track, work: Coroutine[Any, Any, bool]) -> None:
+    def _start(self, key: GangKey, track: Track, work: Coroutine[Any, Any, bool]) -> None:
         track.working = True
 
         async def guarded() -> None:
@@ -283,6 +264,7 @@ class BatchAdmission:
                 track.going, track.doubtful = set(), []
             finally:
                 track.working = False
+                self._lively.add(key)
                 if done:
                     track.tries, track.dirty = 0, True
                 else:
@@ -293,7 +275,7 @@ class BatchAdmission:
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _let_go(self, view: GangView, result: Plan, lettings: Sequence[Letting], track: _Track) -> bool:
+    async def _let_go(self, view: GangView, result: Plan, lettings: Sequence[Letting], track: Track) -> bool:
         nominated = await self._gatekeeper.nominate(lettings)
         ready = nominated & self._state.gangs().get(view.key, {}).keys()  # some may have gone meanwhile
         if not self._still_enough(result, ready):
@@ -308,14 +290,14 @@ class BatchAdmission:
         grouped = bool(released) and await self._make_group(view, track, result)
         return grouped and len(released) == planned
 
-    async def _release(self, lettings: Sequence[Letting], track: _Track) -> set[str]:
+    async def _release(self, lettings: Sequence[Letting], track: Track) -> set[str]:
         """The uids that are known to be let go. Where nobody can say, the pod keeps its room until somebody can."""
         released, doubtful = await self._gatekeeper.release(lettings)
         track.doubtful = [letting for letting in lettings if letting.pod.metadata.uid in doubtful]
         self._give_back([x for x in lettings if x.pod.metadata.uid not in released | doubtful], track)
         return released
 
-    async def _shown(self, key: GangKey, track: _Track, uids: Set[str]) -> None:
+    async def _shown(self, key: GangKey, track: Track, uids: Set[str]) -> None:
         """Until our own watch shows the gates open, with a limit.
 
         Volcano watches pods and PodGroups apart. A PodGroup that it sees first makes it try the gang with gated pods:
@@ -332,12 +314,12 @@ class BatchAdmission:
                     await track.changed.wait()
         await asyncio.sleep(self._settings.other_watch_s)
 
-    async def _settle(self, track: _Track) -> bool:
+    async def _settle(self, track: Track) -> bool:
         """Once more for the pods in doubt: whatever the answer, it says how the first write ended."""
         await self._release(track.doubtful, track)
         return not track.doubtful
 
-    def _give_back(self, lettings: Iterable[Letting], track: _Track) -> None:
+    def _give_back(self, lettings: Iterable[Letting], track: Track) -> None:
         for letting in lettings:
             self._state.unassume(letting.pod.metadata.uid)
             track.going.discard(letting.pod.metadata.uid)
@@ -351,7 +333,7 @@ class BatchAdmission:
             for phase in PHASES
         )
 
-    async def _make_group(self, view: GangView, track: _Track, result: Plan | None) -> bool:
+    async def _make_group(self, view: GangView, track: Track, result: Plan | None) -> bool:
         """Apply the gang's own PodGroup if it is missing or was changed. Groups of others are left alone."""
         for name, pods in sorted(group_names(view).items()):
             if not is_ours(name, view.key[1]):
@@ -366,7 +348,7 @@ class BatchAdmission:
             track.group_made = True
         return True
 
-    def _needs_group(self, view: GangView, track: _Track) -> bool:
+    def _needs_group(self, view: GangView, track: Track) -> bool:
         """Released pods stand without a PodGroup of ours (a predecessor died, or somebody deleted it)."""
         names = [name for name in group_names(view) if is_ours(name, view.key[1])]
         return not track.group_made and any(f"{view.key[0]}/{name}" not in self._pod_groups for name in names)

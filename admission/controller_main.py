@@ -13,8 +13,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from admission.announce import Announcer
-from admission.batch import BatchAdmission, BatchSettings
+from admission.batch import BatchAdmission
 from admission.controller_metrics import ControllerMetrics
+from admission.gang_track import BatchSettings
 from admission.let_go import Gatekeeper
 from admission.owners import Owners
 from admission.serving import background, health_app, listening, stopped_by_signals

@@ -11,6 +11,7 @@ import difflib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 from topology import labels, units
@@ -19,6 +20,14 @@ from topology.bad_input import BadInput
 Mode = Literal["required", "preferred"]
 Pairing = Literal["all", "nearest"]
 
+_KEYS = (
+    labels.REACH,
+    labels.REACH_SIZE,
+    labels.REACH_MODE,
+    labels.PAIRING,
+    labels.MIN_PREFILL,
+    labels.MIN_DECODE,
+)
 _COUNT = re.compile(r"[0-9]{1,4}")
 
 
@@ -41,6 +50,13 @@ def read_settings(annotations: Mapping[str, str] | None, asks: bool) -> tuple[Po
     webhook has tagged says its mode itself.
     """
     given = annotations or {}
+    return _read(tuple((key, given[key]) for key in _KEYS if key in given), asks)
+
+
+# The pods of a gang carry the same settings, and a controller reads them at every change of every pod.
+@lru_cache(maxsize=1024)
+def _read(stated: tuple[tuple[str, str], ...], asks: bool) -> tuple[PodSettings, tuple[BadInput, ...]]:
+    given = dict(stated)
     wrong: list[BadInput] = []
     reach_us, reach_size_bytes = labels.DEFAULT_REACH_US, labels.DEFAULT_REACH_SIZE_BYTES
     if labels.REACH in given:

@@ -194,6 +194,14 @@ def events(cluster: Access, namespace: str, name: str, reason: str = "") -> list
     return found
 
 
+def wait_event(cluster: Access, namespace: str, name: str, reason: str) -> dict[str, Any]:
+    """Waits for the one Event with this reason that Isochrone's controller wrote about an object."""
+    seconds_until(cluster, lambda: events(cluster, namespace, name, reason), 10, f"{reason} Event of {name}")
+    (event,) = events(cluster, namespace, name, reason)
+    assert event["source"]["component"] == "isochrone-controller"
+    return event
+
+
 def counted(metrics: str, name: str, **labels: str) -> float:
     """The sum of a metric's series that carry these labels; 0 where there is none yet."""
     total = 0.0

@@ -2,7 +2,7 @@
 
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from e2e.checks import PairSeen, PodSeen, below_minimum, live_pods, node_labels, pairs
@@ -97,8 +97,14 @@ class Seen:
         self.below |= {gang.name for gang in gangs if below_minimum(pods, gang.name, gang.minimum)}
 
 
-def run_waves(cluster: Cluster, namespace: str, waves: list[list[Gang]], alone: bool = False) -> Seen:
-    """All waves, one after the other; in each some gangs leave again."""
+def run_waves(
+    cluster: Cluster,
+    namespace: str,
+    waves: list[list[Gang]],
+    alone: bool = False,
+    disturb: Callable[[], None] = lambda: None,
+) -> Seen:
+    """All waves, one after the other; in each some gangs leave again. `disturb` is called whenever something moves."""
     result = Seen()
     living: list[Gang] = []
     for wave in waves:
@@ -106,11 +112,13 @@ def run_waves(cluster: Cluster, namespace: str, waves: list[list[Gang]], alone: 
             for item in gang.manifests(alone):
                 cluster.create(item, namespace)
         living += wave
+        disturb()
         wanted = sum(gang.pods for gang in living)
         result.look(settled(cluster, namespace, wanted, alone), living, cluster)
         for gang in [gang for gang in wave if gang.leaves]:
             delete(cluster, namespace, gang, alone)
             living.remove(gang)
+        disturb()
         wanted = sum(gang.pods for gang in living)
         # Room appeared: who was held may come now, and only inside its bound.
         result.look(settled(cluster, namespace, wanted, alone), living, cluster)

@@ -146,8 +146,8 @@ class StallingProxy:
             connections.add(task)
             try:
                 await self._connection(reader, writer)
-            except (OSError, EOFError, ssl.SSLError, _Dropped):
-                return  # one side went away, as connections do
+            except (OSError, EOFError, ssl.SSLError, _Dropped, asyncio.CancelledError):
+                return  # one side went away, as connections do, or the proxy ends
             finally:
                 connections.discard(task)
                 writer.transport.abort()

@@ -1,7 +1,6 @@
 """What cannot be within its bound waits, whole and with its reason, and goes by itself as soon as it can."""
 
 import json
-from typing import Any
 
 import pytest
 
@@ -9,15 +8,16 @@ from e2e.checks import (
     all_within,
     bound_after,
     bound_pods,
-    events,
     live_pods,
     seconds_until,
     stays,
+    wait_event,
 )
+from e2e.conftest import NamespaceFactory
 from e2e.stack.cluster import Cluster
 from e2e.stack.isochrone import Isochrone
 from e2e.stack.nodes import gpu_node
-from e2e.workloads import PLACEMENT, pair
+from e2e.workloads import PLACEMENT, occupant, pair
 
 pytestmark = pytest.mark.e2e
 
@@ -31,14 +31,6 @@ def annotation(cluster: Cluster, namespace: str, name: str) -> str:
     """The explanation that a pod carries now."""
     pod = cluster.api("GET", f"/api/v1/namespaces/{namespace}/pods/{name}")
     return str(pod["metadata"].get("annotations", {}).get(PLACEMENT, ""))
-
-
-def wait_event(cluster: Cluster, namespace: str, name: str, reason: str) -> dict[str, Any]:
-    """Waits for the one Event with this reason about a pod."""
-    seconds_until(cluster, lambda: events(cluster, namespace, name, reason), 10, f"{reason} Event of {name}")
-    (event,) = events(cluster, namespace, name, reason)
-    assert event["source"]["component"] == "isochrone-controller"
-    return event
 
 
 def wait_told(cluster: Cluster, namespace: str, name: str, reason: str) -> str:
@@ -110,28 +102,31 @@ def test_scaled_out_with_room(isochrone: Isochrone, cluster: Cluster, namespace:
             wait_event(cluster, namespace, each.name, "Placed")
 
 
-def test_scaled_out_with_room_for_some(isochrone: Isochrone, cluster: Cluster, namespace: str) -> None:
-    # One node of 8 GPUs has room for four pods of two, and five will want it.
+def test_scaled_out_with_room_for_some(isochrone: Isochrone, cluster: Cluster, new_namespace: NamespaceFactory) -> None:
+    # One node of 8 GPUs has room for four pods of two: a stranger, the pair and one more.
+    namespace, strangers = new_namespace(), new_namespace("strangers")
     before = running_pair(cluster, namespace, gpus=2, reach="15us")
+    (node,) = set(before.values())
+    stranger = occupant(node, 2)
+    cluster.create(stranger, strangers)
     scale(cluster, namespace, "chat-decode", 4)
-    print(f"two more bound after {bound_after(cluster, namespace, 4):.2f} s")
+    print(f"one more bound after {bound_after(cluster, namespace, 3):.2f} s")
     cluster.wait_for(lambda: len(live_pods(cluster, namespace)) == 5, 10, "five pods exist")
-    (held,) = [each for each in live_pods(cluster, namespace) if not each.node]
-    assert held.held
-    text = wait_told(cluster, namespace, held.name, "ReachExceeded")
-    assert "15 us" in text
-    assert "beyond reach" in text
-    assert "this pod alone waits" in annotation(cluster, namespace, held.name)
-    stays(cluster, lambda: len(bound_pods(cluster, namespace)) == 4, LOOK_S, "the fourth decode pod is held")
-    all_within(cluster, namespace, at_least=3)
-    # A sibling goes: its room is for the one that waits, or for its successor, which waits too.
-    gone = next(each for each in live_pods(cluster, namespace) if each.node and each.uid not in before)
-    cluster.api("DELETE", f"/api/v1/namespaces/{namespace}/pods/{gone.name}?gracePeriodSeconds=0")
+    held = [each for each in live_pods(cluster, namespace) if not each.node]
+    for each in held:
+        assert each.held
+        text = wait_told(cluster, namespace, each.name, "ReachExceeded")
+        assert "15 us" in text
+        assert "beyond reach" in text
+        assert "this pod alone waits" in annotation(cluster, namespace, each.name)
+    stays(cluster, lambda: len(bound_pods(cluster, namespace)) == 3, LOOK_S, "two decode pods are held")
+    all_within(cluster, namespace, at_least=2)
+    cluster.api("DELETE", f"/api/v1/namespaces/{strangers}/pods/{stranger['metadata']['name']}?gracePeriodSeconds=0")
     took = bound_after(cluster, namespace, 4)
-    print(f"its room was taken after {took:.2f} s")
+    print(f"the stranger's room was taken after {took:.2f} s")
     assert took <= SOON_S
-    assert gone.uid not in {each.uid for each in live_pods(cluster, namespace)}
     all_within(cluster, namespace, at_least=3)
+    assert sum(each.held for each in live_pods(cluster, namespace)) == 1
 
 
 def test_pods_of_a_rollout_come_to_their_partners(isochrone: Isochrone, cluster: Cluster, namespace: str) -> None:

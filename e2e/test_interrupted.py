@@ -14,10 +14,11 @@ from e2e.checks import (
     node_labels,
     reach_us,
     stays,
+    wait_event,
 )
 from e2e.conftest import NamespaceFactory
 from e2e.stack.cluster import Cluster
-from e2e.stack.isochrone import CONTROLLER, Isochrone
+from e2e.stack.isochrone import CONTROLLER, WEBHOOK, Isochrone
 from e2e.stalling_proxy import GROUP, NOMINATE, RELEASE, Kind, StallingProxy, between, start_anew
 from e2e.workloads import occupant, pair, pod, pod_group
 
@@ -130,9 +131,9 @@ def nominated_and_released(cluster: Cluster, namespace: str, proxy: StallingProx
     return node
 
 
-def take(cluster: Cluster, namespace: str, node: str) -> None:
-    """Somebody else's pod is bound to a node past every scheduler, and fills it."""
-    item = occupant(node, 8)
+def take(cluster: Cluster, namespace: str, node: str, gpus: int = 8) -> None:
+    """Somebody else's pod is bound to a node past every scheduler; if not told otherwise it fills it."""
+    item = occupant(node, gpus)
     del item["spec"]["nodeName"]
     cluster.create(item, namespace)
     name = item["metadata"]["name"]
@@ -179,3 +180,40 @@ def test_the_whole_set_is_taken(
     print(f"bound {bound_after(cluster, namespace, 2):.2f} s after there was room in the set again")
     assert {pod.node for pod in live_pods(cluster, namespace)} <= inside
     assert not beyond_bound(cluster, namespace)
+
+
+def test_room_is_left_for_less_than_the_minimum(
+    cluster: Cluster, new_namespace: NamespaceFactory, proxy: StallingProxy
+) -> None:
+    namespace, strangers = new_namespace(), new_namespace("strangers")
+    # Four pods of 4 GPUs that must start together fill both nodes of a leaf; then there is room for three.
+    proxy.hold(GROUP)
+    for item in pair(decode=3, gpus=4, reach="100us", annotations={"isochrone.dev/min-decode": "3"}):
+        cluster.create(item, namespace)
+    proxy.wait_held()
+    nodes = {each.nominated for each in live_pods(cluster, namespace)}
+    assert len(nodes) == 2
+    take(cluster, strangers, max(nodes), 4)
+    proxy.resume(forward=True)
+    cluster.wait_for(lambda: groups(cluster, namespace), 10, "the gang's PodGroup")
+    stays(cluster, lambda: not bound_pods(cluster, namespace), 2 * LOOK_S, "nobody starts below the minimum")
+    free(cluster, strangers, max(nodes))
+    print(f"bound {bound_after(cluster, namespace, 4):.2f} s after there was room for all again")
+    assert {each.node for each in live_pods(cluster, namespace)} == nodes
+    all_within(cluster, namespace, at_least=3)
+
+
+def test_while_the_webhook_is_away_pods_are_created_untouched(
+    isochrone: Isochrone, cluster: Cluster, namespace: str
+) -> None:
+    cluster.kill(WEBHOOK)
+    try:
+        for item in pair(scheduler="volcano"):
+            cluster.create(item, namespace)
+        print(f"bound without the webhook after {bound_after(cluster, namespace, 2):.2f} s")
+        for each in live_pods(cluster, namespace):
+            assert not each.gates
+            wait_event(cluster, namespace, each.name, "NotRecognised")
+    finally:
+        cluster.restart(WEBHOOK)
+        isochrone.wait_ready(isochrone.webhook)

@@ -1,17 +1,22 @@
-"""Two hundred random gangs on two hundred nodes: the promises of twenty hold for many at once."""
+"""The promises of twenty gangs hold for two hundred, and while the controller dies again and again."""
+
+import random
+import time
 
 import pytest
 
 from e2e.conftest import ClusterFactory
-from e2e.random_gangs import random_waves, run_waves
+from e2e.random_gangs import Seen, random_waves, run_waves
 from e2e.stack.cluster import Cluster
-from e2e.stack.isochrone import Isochrone
+from e2e.stack.isochrone import CONTROLLER, Isochrone
 from e2e.stack.nodes import grid
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 
 SEED = 1
 GANGS = 200
+DEATHS = 3
+"""How often the controller dies while one wave comes or goes."""
 
 
 @pytest.fixture(scope="module")
@@ -20,11 +25,31 @@ def cluster(cluster_factory: ClusterFactory) -> Cluster:
     return cluster_factory(grid(200, leaves_per_zone=10))
 
 
-def test_many_random_gangs(isochrone: Isochrone, cluster: Cluster, namespace: str) -> None:
-    seen = run_waves(cluster, namespace, random_waves(SEED, waves=5, gangs_a_wave=GANGS // 5))
+def judge(seen: Seen, gangs: int) -> None:
+    """No promise broken, and enough happened to break one."""
     print(f"{len(seen.placed)} gangs ran, {len(seen.held)} were held for a while, {seen.pairs} pairs judged")
     assert seen.beyond == {}
     assert seen.below == set()
-    assert len(seen.placed) >= GANGS // 2
+    assert len(seen.placed) >= gangs // 2
+    assert seen.pairs >= 10 * gangs
+
+
+def test_many_random_gangs(isochrone: Isochrone, cluster: Cluster, namespace: str) -> None:
+    seen = run_waves(cluster, namespace, random_waves(SEED, waves=5, gangs_a_wave=GANGS // 5))
+    judge(seen, GANGS)
     assert seen.held
-    assert seen.pairs >= 10 * GANGS
+
+
+def test_the_controller_dies_again_and_again(isochrone: Isochrone, cluster: Cluster, namespace: str) -> None:
+    rng = random.Random(SEED)
+
+    def die() -> None:
+        for _ in range(DEATHS):
+            # From "just started" to "in the middle of the gangs": a process needs about two seconds to be ready.
+            time.sleep(rng.uniform(0.0, 4.0))
+            cluster.kill(CONTROLLER)
+            cluster.restart(CONTROLLER)
+        isochrone.wait_ready(isochrone.controller)
+
+    seen = run_waves(cluster, namespace, random_waves(SEED + 1, waves=4, gangs_a_wave=25), disturb=die)
+    judge(seen, 100)

@@ -9,9 +9,8 @@ from e2e.checks import (
     all_within,
     bound_after,
     counted,
-    events,
     live_pods,
-    seconds_until,
+    wait_event,
 )
 from e2e.conftest import NamespaceFactory
 from e2e.stack.cluster import Cluster
@@ -34,7 +33,7 @@ def assert_nominated(cluster: Cluster, namespace: str) -> None:
 
 def described(cluster: Cluster, namespace: str, name: str) -> str:
     """What a person reads, once the placement was announced."""
-    seconds_until(cluster, lambda: events(cluster, namespace, name, "Placed"), 10, f"Placed Event of {name}")
+    wait_event(cluster, namespace, name, "Placed")
     return cluster.kubectl("describe", "pod", name, "-n", namespace)
 
 

@@ -175,7 +175,7 @@ class ClusterState:
             self._move(self._held, uid, place)
         elif key is None:
             self._move(self._assumed, uid, None)
-        elif _released(pod):
+        elif not pod.has_gate(GATE):
             self._move(self._assumed, uid, self._promised(pod))
 
     def _promised(self, pod: Pod) -> Assumed | None:

@@ -69,6 +69,8 @@ def _line(run: Run) -> str:
     return (
         f"{run.timeline.rate:.1f} pods/s: {len(at)} created in {run.timeline.created_s:.1f} s, "
         f"bound first {at[0]:.1f} s, half {at[len(at) // 2]:.1f} s, last {at[-1]:.1f} s; "
+        f"{sum(run.usage.by_process.values()) / len(at) * 1e3:.1f} ms CPU and "
+        f"{run.requests.total() / len(at):.1f} requests a pod; "
         f"others took {run.usage.others_share:.0%} of the machine"
     )
 

@@ -11,11 +11,11 @@ _LABEL: Final = re.compile(r'(\w+)="([^"]*)"')
 
 
 def answered(access: Access) -> Counter[str]:
-    """Requests so far by verb, resource and refusal; watches and leases are left out."""
+    """Requests so far by verb, resource and refusal; a watch counts when it ends."""
     found: Counter[str] = Counter()
     for labels, value in _LINE.findall(str(access.api("GET", "/metrics"))):
         by_name = dict(_LABEL.findall(labels))
-        if by_name["verb"] in ("WATCH", "CONNECT") or not by_name["resource"]:
+        if not by_name["resource"]:
             continue
         below = f"/{by_name['subresource']}" if by_name["subresource"] else ""
         code = "" if by_name["code"].startswith("2") else f" {by_name['code']}"

@@ -258,7 +258,7 @@ async def test_a_bug_in_planning_costs_only_its_gang_and_is_tried_ever_more_rare
 ) -> None:
     tries: list[float] = []
 
-    def broken(gang: GangRequest, *rest: Any) -> Plan:
+    def broken(gang: GangRequest, *rest: Any, **more: Any) -> Plan:
         if gang.name == "chat" and len(gang.members) == 2 and len(tries) < 3:
             tries.append(monotonic_s())
             raise ZeroDivisionError("a bug")

@@ -101,6 +101,16 @@ def test_a_plan_that_is_given_back_falls_back_to_what_the_pod_says() -> None:
     assert gpus(state) == {}
 
 
+def test_a_pod_that_goes_by_hand_in_the_middle_of_a_plan_is_promised_nothing() -> None:
+    waiting = pod("a", 2, gated=True)
+    state = state_of(node("n1"), waiting)
+    state.assume("uid-a", "n1", {NVIDIA_GPU: 2, "pods": 1})
+    growth = state.growth
+    state.apply_pods([(waiting, pod("a", 2, nominated="n1"))])
+    assert held(state) == {}
+    assert state.growth > growth
+
+
 def test_a_plan_for_a_pod_that_is_still_held_is_given_back_whole() -> None:
     state = state_of(node("n1"), pod("a", 2, gated=True))
     state.assume("uid-a", "n1", {NVIDIA_GPU: 2})

@@ -1,0 +1,47 @@
+"""What the controller's loop remembers of a gang between two looks, and how long it waits for what.
+
+Nothing here outlives the process: what was planned stands on the pods.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from admission.let_go import Letting
+
+
+@dataclass(slots=True)
+class Track:
+    """What the loop remembers of one gang. All times monotonic seconds."""
+
+    last_arrival_s: float
+    known: set[str] = field(default_factory=set)
+    dirty: bool = True
+    due_s: float | None = None
+    waiting_growth: int | None = None  # growth at the last plan that left somebody out
+    working: bool = False
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+    going: set[str] = field(default_factory=set)  # let go by us, not yet seen so
+    doubtful: list[Letting] = field(default_factory=list)  # of those going: nobody can say whether the write was done
+    group_made: bool = False
+    awaits_group: str = ""
+    tries: int = 0
+
+    @property
+    def at_rest(self) -> bool:
+        """Nothing to do until somebody touches the gang."""
+        return not (self.dirty or self.working or self.due_s is not None or self.waiting_growth is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchSettings:
+    """Times in seconds."""
+
+    quiet_s: float = 0.5
+    sweep_s: float = 0.25  # held gangs are asked again at most this often, however fast room appears
+    partner_s: float = 60.0  # one phase alone says so after this
+    shown_s: float = 1.0  # how long a PodGroup waits for the watch to show its pods released
+    other_watch_s: float = 0.2  # how far Volcano's watch may be behind ours on a busy machine
+    retry_s: float = 1.0
+    retry_cap_s: float = 30.0

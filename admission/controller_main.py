@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 import importlib.metadata
 import logging
 from collections.abc import Callable, Sequence
@@ -172,6 +173,7 @@ class Controller:
             for informer in (*self.informers.values(), *self.workloads):
                 await informer.synced.wait()
             log.info("lists complete: %d nodes, %d pods", len(self.nodes.objects), len(self.pods.objects))
+            gc.freeze()  # imports and first lists stay for good: no collection need look at them again
             tasks.create_task(self.batch.run())
 
 

@@ -107,7 +107,7 @@ def known(controller: Controller) -> list[str]:
     return [pod.metadata.name for pod in controller.pods.objects.values() if pod.metadata.namespace == NAMESPACE]
 
 
-@pytest.mark.parametrize("seed", range(1000, 1250))
+@pytest.mark.parametrize("seed", range(2000,2260))
 async def test_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     monkeypatch.setattr("admission.let_go._PAUSES_S", SHORT_PAUSES_S)
     async with FileCluster(NODES) as cluster:
@@ -124,7 +124,16 @@ async def test_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int)
                     if steps == STEPS:
                         # No fresh start at the end, which would hide whatever this one has forgotten.
                         cluster._failures.clear()
-                        await until(lambda c=controller: settled(cluster, c), PATIENCE_S)  # type: ignore[misc]
+                        try:
+                            await until(lambda c=controller: settled(cluster, c), PATIENCE_S)  # type: ignore[misc]
+                        except TimeoutError:
+                            from topology.clock import monotonic_s
+                            print("BUSY", controller.batch.busy, "GATED", gated(cluster), "KNOWN", set(known(controller)) ^ {p["metadata"]["name"] for p in pods_of(cluster)}, monotonic_s())
+                            print("WATCH", [(k, i.watching, i._failures) for k, i in controller.informers.items()])
+                            for k, t in controller.batch._tracks.items(): print(k, t.dirty, t.due_s, t.waiting_growth, t.working, t.going, t.doubtful, t.group_made, t.tries, len(t.known))
+                            print(sorted(groups(cluster)), [(p["metadata"]["name"], p["metadata"]["labels"]["isochrone.dev/phase"], p["spec"].get("nodeName"), p["status"], p["spec"].get("schedulingGates")) for p in pods_of(cluster)])
+                            print(controller.state.growth, vars(controller.batch._sweep))
+                            raise
                         nothing_is_leaked(cluster, controller)
 
 

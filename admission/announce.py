@@ -93,6 +93,7 @@ class Announcer:
         return any(
             self._news.get(pod.metadata.uid) != news_key(plan, plan.decisions.get(pod.metadata.uid))
             for pod in view.held
+            if not plan.decisions or pod.metadata.uid in plan.decisions  # others are told nothing
         )
 
     def held(self, view: GangView, plan: Plan) -> None:

@@ -14,6 +14,7 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
 from typing import Any, Protocol
 
+from admission.gang import podgroup_name
 from admission.gang_request import GangView, complete, request_of, view_of
 from admission.gang_track import BatchSettings, Track
 from admission.let_go import Gatekeeper, Letting
@@ -146,7 +147,7 @@ class BatchAdmission:
             self._sweep.end(now)
             self._lively = {key for key in self._lively if (t := self._tracks.get(key)) is not None and not t.at_rest}
             lively = [self._tracks[key] for key in self._lively]
-            times = [t.due_s for t in lively if t.due_s is not None and not t.working]
+            times = [at for t in lively if not t.working and (at := t.next_s) is not None]
             if (sweep_s := self._sweep.next_s(self._state.growth)) is not None and self.held_gangs():
                 times.append(sweep_s)
             return max(0.001, min(times) - now) if times else None
@@ -163,7 +164,7 @@ class BatchAdmission:
     def _is_due(self, track: Track, now: float) -> bool:
         if track.working:
             return False
-        if track.dirty or (track.due_s is not None and track.due_s <= now):
+        if track.dirty or ((at := track.next_s) is not None and at <= now):
             return True
         return self._sweep.covers(track.waiting_growth)
 
@@ -182,6 +183,7 @@ class BatchAdmission:
         track = self._tracks[key]
         retry_s = track.due_s
         track.dirty, track.due_s = False, None
+        self._check_group(key, track, now)
         pods = self._state.gang_pods(*key)
         if track.group_made and not track.going and not any(pod.has_gate(GATE) for pod in pods):
             track.waiting_growth = None  # all of it was let go: by far the most common look
@@ -345,8 +347,16 @@ class BatchAdmission:
                 continue
             if not await self._gatekeeper.apply_pod_group(wanted):
                 return False
-            track.group_made = True
+            track.group_made, track.group_check_s = True, monotonic_s() + self._settings.group_shown_s
         return True
+
+    def _check_group(self, key: GangKey, track: Track, now: float) -> None:
+        """A PodGroup that we made and that went while its watch was away was never seen, so nobody says it is gone."""
+        if track.group_check_s is None:
+            return
+        shown = f"{key[0]}/{podgroup_name(key[1])}" in self._pod_groups
+        if shown or now >= track.group_check_s:
+            track.group_made, track.group_check_s = shown, None
 
     def _needs_group(self, view: GangView, track: Track) -> bool:
         """Released pods stand without a PodGroup of ours (a predecessor died, or somebody deleted it)."""

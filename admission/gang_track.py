@@ -25,13 +25,19 @@ class Track:
     going: set[str] = field(default_factory=set)  # let go by us, not yet seen so
     doubtful: list[Letting] = field(default_factory=list)  # of those going: nobody can say whether the write was done
     group_made: bool = False
+    group_check_s: float | None = None  # made by us, and not yet shown by the watch: by then it should be
     awaits_group: str = ""
     tries: int = 0
 
     @property
+    def next_s(self) -> float | None:
+        """When there is something to do even if nobody touches the gang."""
+        return min((at for at in (self.due_s, self.group_check_s) if at is not None), default=None)
+
+    @property
     def at_rest(self) -> bool:
         """Nothing to do until somebody touches the gang."""
-        return not (self.dirty or self.working or self.due_s is not None or self.waiting_growth is not None)
+        return not (self.dirty or self.working or self.next_s is not None or self.waiting_growth is not None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,5 +49,6 @@ class BatchSettings:
     partner_s: float = 60.0  # one phase alone says so after this
     shown_s: float = 1.0  # how long a PodGroup waits for the watch to show its pods released
     other_watch_s: float = 0.2  # how far Volcano's watch may be behind ours on a busy machine
+    group_shown_s: float = 5.0  # a PodGroup of ours that the watch has not shown by then is gone again
     retry_s: float = 1.0
     retry_cap_s: float = 30.0

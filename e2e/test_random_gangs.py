@@ -36,7 +36,6 @@ def test_volcano_alone_breaks_bounds(control: Seen) -> None:
     for pair in control.beyond.values():
         print(f"  {pair.prefill.gang}: {pair.us} us, bound {pair.bound_us} us")
     assert control.beyond
-    assert control.below == set()
 
 
 def test_isochrone_keeps_them(control: Seen, isochrone: Isochrone, cluster: Cluster, namespace: str) -> None:

@@ -17,7 +17,9 @@ from e2e.test_held_gangs import (  # noqa: F401
 )
 from e2e.test_interrupted import (  # noqa: F401
     proxy,
+    test_answers_get_lost,
     test_killed_between_two_steps,
+    test_room_is_left_for_less_than_the_minimum,
     test_the_nominated_node_is_taken_and_the_set_has_room,
     test_the_whole_set_is_taken,
 )

@@ -19,7 +19,10 @@ from e2e.stack import isochrone as product
 from e2e.stack.cluster import Cluster
 from e2e.stack.nodes import grid
 
+WARM_GANGS: Final = 50
+WARM_LIMIT_S: Final = 300.0
 CLEAR_LIMIT_S: Final = 120.0
+SETTLE_LIMIT_S: Final = 120.0
 QUIET_WRITES: Final = 3
 """At most so many writes in a second: the cluster has settled."""
 QUIET_SECONDS: Final = 3
@@ -102,12 +105,18 @@ class Bed:
         found = self.cluster.api("GET", "/api/v1/namespaces/kube-system/configmaps?limit=1")
         return int(found["metadata"]["resourceVersion"])
 
-    def warm(self, limit_s: float = 60.0) -> None:
-        """One gang that is not counted: connections, caches and imports are paid for."""
+    def warm(self, gangs: int) -> None:
+        """So many gangs that are not counted: connections, imports and caches are paid for, and watches get room.
+
+        An API server gives a watch room for as many events as its cache held per second of its last 75, and for ten
+        at least. A server started seconds ago cuts its watchers off dozens of times under load, they go on from the
+        past, and everybody's work doubles; one that has seen a few thousand events does not.
+        """
         namespace = self.namespace()
-        posts = self.side.gang(namespace, "warm")
-        self.load(namespace, posts, limit_s)
+        posts = many(self.side.gang(namespace, f"warm-{index:03d}") for index in range(gangs))
+        self.load(namespace, posts, WARM_LIMIT_S)
         self.clear(namespace, posts)
+        self.settle(SETTLE_LIMIT_S)
 
 
 @contextlib.contextmanager
@@ -125,6 +134,5 @@ def bed(side: Side, nodes: int, scheduler_flags: Sequence[str] = ()) -> Iterator
         opened = client(cluster)
         mine = Bed(cluster, side, loop, loop.run(opened.__aenter__()))
         stack.callback(lambda: loop.run(opened.__aexit__(None, None, None)))
-        mine.warm()
-        mine.settle(60)
+        mine.warm(min(nodes, WARM_GANGS))
         yield mine

@@ -9,6 +9,8 @@ from typing import Final
 
 TICKS: Final = os.sysconf("SC_CLK_TCK")
 CLIENT: Final = "bench client"
+BUSY: Final = 0.1
+"""Others' part of the machine above which figures are not to be trusted."""
 
 
 def _of_process(pid: int) -> float:
@@ -35,7 +37,7 @@ class Usage:
     wall_s: float
     by_process: Mapping[str, float]
     others: float
-    """What the rest of the machine used: above a few per cent the figures are not to be trusted."""
+    """What the rest of the machine used."""
 
     @property
     def others_share(self) -> float:

@@ -11,6 +11,7 @@ from statistics import fmean, median
 from typing import Final
 
 from e2e.bench.bed import Run, Side, bed
+from e2e.bench.cpu import BUSY
 from e2e.bench.held import held
 from e2e.bench.report import Figure, Goal, matrix
 from e2e.bench.single import singles
@@ -55,12 +56,16 @@ def _on(nodes: int, chosen: Sizes) -> list[Figure]:
                 runs[side].append(mine.bulk(gangs, BULK_LIMIT_S))
             say(f"  {_line(runs[side][-1])}")
     _show_cost(nodes, gangs, runs)
+    busiest = max(run.usage.others_share for each in runs.values() for run in each)
+    if busiest > BUSY:
+        say(f"others took up to {busiest:.0%} of the machine: measure again when it is quiet")
     figures = _ratio(f"isochrone {nodes} nodes", nodes, runs, Side.OURS, RATIO_GOALS.get(nodes), ANCHORS.get(nodes, ""))
     if Side.FOREIGN in runs:
         figures += _ratio(
             f"foreign {nodes} nodes", nodes, runs, Side.FOREIGN, FOREIGN_GOAL, "1: nothing of ours is in the way"
         )
-    figures += [_absolute(side, nodes, runs[side]) for side in sides]
+    for side in sides:
+        figures += _absolute(side, nodes, runs[side])
     return figures + _single(times)
 
 
@@ -84,11 +89,20 @@ def _ratio(name: str, nodes: int, runs: Runs, side: Side, goal: Goal | None, anc
     return [Figure(f"{name} ratio", fmean(ratios), "of plain Volcano's pods/s", goal, anchor, source)]
 
 
-def _absolute(side: Side, nodes: int, runs: Sequence[Run]) -> Figure:
+def _absolute(side: Side, nodes: int, runs: Sequence[Run]) -> list[Figure]:
     rates = [run.timeline.rate for run in runs]
+    costs = [sum(run.usage.by_process.values()) / len(run.timeline.bound_s) * 1e3 for run in runs]
     pods = len(runs[0].timeline.bound_s)
-    source = f"mean of {_spread(rates)}; {pods} pods, first creation to last binding"
-    return Figure(f"{side} {nodes} nodes rate", fmean(rates), "pods/s", source=source)
+    name = f"{side} {nodes} nodes"
+    return [
+        Figure(f"{name} rate", fmean(rates), "pods/s", source=f"mean of {_spread(rates)}; {pods} pods"),
+        Figure(
+            f"{name} CPU",
+            fmean(costs),
+            "ms per pod",
+            source=f"mean of {_spread(costs)}; the whole stack and the client",
+        ),
+    ]
 
 
 def _single(times: dict[Side, list[float]]) -> list[Figure]:

@@ -29,6 +29,8 @@ class Window:
 
     sessions: int
     mean_ms: float
+    cpu_ms: float
+    """What vc-scheduler used per session: less shaken by a busy machine than the length is."""
     others_share: float
     controller_share: float
     """Our controller's part of one processor."""
@@ -60,6 +62,7 @@ def held(nodes: int, chosen: Sizes) -> list[Figure]:
         f"mean of {loaded:.2f} ms by {base:.2f} ms over {sessions} sessions, {len(ratios)} pairs of windows from "
         f"{min(ratios):.2f} to {max(ratios):.2f}; {nodes} nodes half full; others took {busy:.0%} of the machine"
     )
+    cpu = _mean(with_held, cpu=True) / _mean(without, cpu=True)
     own = fmean(window.controller_share for window in with_held)
     name = f"held {chosen.held} gangs"
     return [
@@ -71,6 +74,7 @@ def held(nodes: int, chosen: Sizes) -> list[Figure]:
             "1: a gated pod is not looked at",
             source,
         ),
+        Figure(f"{name} session CPU ratio", cpu, "of the CPU with none", source="vc-scheduler's CPU time per session"),
         Figure("held 0 gangs session", base, "ms", source="Volcano's own metric"),
         Figure(f"{name} session", loaded, "ms", source="Volcano's own metric"),
         Figure(f"{name} controller", own, "of one CPU", source="isochrone-controller while nothing changes"),
@@ -109,8 +113,13 @@ def _window(mine: Bed, seconds: int) -> Window:
     count = after[1] - before[1]
     if count < 1:
         raise RuntimeError(f"no session of Volcano ended within {seconds} s")
-    controller = usage.by_process["isochrone-controller"] / usage.wall_s
-    return Window(int(count), (after[0] - before[0]) / count, usage.others_share, controller)
+    return Window(
+        sessions=int(count),
+        mean_ms=(after[0] - before[0]) / count,
+        cpu_ms=usage.by_process["vc-scheduler"] * 1e3 / count,
+        others_share=usage.others_share,
+        controller_share=usage.by_process["isochrone-controller"] / usage.wall_s,
+    )
 
 
 def _sessions(mine: Bed) -> tuple[float, float]:
@@ -120,5 +129,6 @@ def _sessions(mine: Bed) -> tuple[float, float]:
     return found["sum"], found["count"]
 
 
-def _mean(windows: Sequence[Window]) -> float:
-    return sum(each.mean_ms * each.sessions for each in windows) / sum(each.sessions for each in windows)
+def _mean(windows: Sequence[Window], cpu: bool = False) -> float:
+    total = sum((each.cpu_ms if cpu else each.mean_ms) * each.sessions for each in windows)
+    return total / sum(each.sessions for each in windows)

@@ -9,7 +9,13 @@ PARTS: Final = ("bulk", "held")
 
 
 def _numbers(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.split(","))
+    return tuple(_count(part) for part in text.split(","))
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or not int(text):
+        raise ValueError("use a number, 1 or more")
+    return int(text)
 
 
 def _parts(text: str) -> tuple[str, ...]:
@@ -29,7 +35,7 @@ class Sizes:
     gangs: int = 0
     """Gangs of 8 created at once; 0 is 100 on up to 100 nodes, else 150."""
     singles: int = 30
-    """Gangs created alone, per side, on the smallest cluster."""
+    """Gangs created alone, per side, on the smallest of several clusters."""
     held: int = 200
     """Gangs that can never be placed."""
     window: int = 20
@@ -52,7 +58,7 @@ def sizes(environment: Mapping[str, str] = os.environ) -> Sizes:
         name = field.name.upper()
         if text := environment.get(name):
             try:
-                given[field.name] = READ.get(field.name, int)(text)
+                given[field.name] = READ.get(field.name, _count)(text)
             except ValueError as error:
                 raise ValueError(f"{name}={text}: {error}") from None
     return Sizes(**given)

@@ -21,6 +21,7 @@ from topology.labels import DECISION, GATE, GROUP_NAME, NVIDIA_GPU, PLACEMENT
 
 QUIET = "30ms"
 RETRY_S = 0.1
+GROUP_SHOWN_S = 0.5
 SHORT_PAUSES_S = (0.01, 0.02, None)
 """Between tries of a release: set it as `admission.let_go._PAUSES_S` where releases fail."""
 _POD_WRITE = re.compile(r"/api/v1/namespaces/[^/]+/pods/([^/]+)(/status)?")
@@ -42,7 +43,9 @@ async def controlling(
     async with await KubeApi.connect(cluster.kubeconfig(folder / "kubeconfig"), rng=Impatient()) as api:
         controller = Controller(api, load(ControllerSettings, quiet=quiet, partner_after=partner_after))
         batch = controller.batch
-        batch._settings = dataclasses.replace(batch._settings, retry_s=retry_s, other_watch_s=0.0)
+        batch._settings = dataclasses.replace(
+            batch._settings, retry_s=retry_s, other_watch_s=0.0, group_shown_s=GROUP_SHOWN_S
+        )
         async with running(controller.run()):
             await until(controller.synced)
             yield controller

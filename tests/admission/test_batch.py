@@ -248,6 +248,21 @@ async def test_a_pod_group_that_is_deleted_is_made_again(cluster: FileCluster, t
             bind_released(cluster)
 
 
+async def test_a_pod_group_that_went_before_the_watch_could_show_it_is_made_again(
+    cluster: FileCluster, tmp_path: Path
+) -> None:
+    async with controlling(cluster, tmp_path) as controller:
+        for _ in range(3):
+            cluster.fail_next("WATCH", "/podgroups$", 500)
+        cluster.cut_watches()
+        create(cluster, held("p0"), held("d0"))
+        await until(lambda: "isochrone-chat" in groups(cluster))
+        cluster.delete("podgroups", NAMESPACE, "isochrone-chat")
+        cluster.forget_history()  # the next list finds neither the group nor that it went
+        assert controller.pod_groups.objects == {}
+        await until(lambda: "isochrone-chat" in groups(cluster))
+
+
 async def test_somebody_elses_pod_group_is_waited_for_and_never_written(cluster: FileCluster, tmp_path: Path) -> None:
     theirs = {GROUP_NAME: "training"}
     async with controlling(cluster, tmp_path) as controller:

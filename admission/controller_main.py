@@ -190,7 +190,9 @@ async def serve(
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(stopped_by_signals(stop))
         api = await stack.enter_async_context(
-            await KubeApi.connect(settings.kubeconfig or None, user_agent="isochrone-controller")
+            await KubeApi.connect(
+                settings.kubeconfig or None, user_agent="isochrone-controller", named="ISOCHRONE_KUBECONFIG"
+            )
         )
         controller = Controller(api, settings)
         health = health_app(controller.metrics.registry, controller.checks)

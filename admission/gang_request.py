@@ -14,7 +14,7 @@ import msgspec
 from admission.pod_settings import PodSettings, read_settings
 from scheduler.request import GangRequest, Partner, PodRequest, ReachBound
 from topology.cluster_state import GangKey, countable
-from topology.labels import DECISION, GATE, PHASE, PREFILL, REQUIRED
+from topology.labels import DECISION, GATE, PHASE, PREFERRED, PREFILL, REACH_MODE, REQUIRED
 from topology.objects import Pod
 from topology.resources import readable_request
 from topology.selectors import selects_node
@@ -57,14 +57,18 @@ def view_of(key: GangKey, pods: Sequence[Pod]) -> GangView:
         key=key,
         members=tuple(p for p in gated if len(p.spec.scheduling_gates or ()) == 1),
         blocked=tuple(p for p in gated if len(p.spec.scheduling_gates or ()) > 1),
-        released=tuple(
-            p for p in live if not p.has_gate(GATE) and not p.spec.node_name and p.metadata.annotation(DECISION)
-        ),
+        released=tuple(p for p in live if not p.has_gate(GATE) and not p.spec.node_name and _by_plan(p)),
         bound=tuple(p for p in live if p.spec.node_name),
         settings=settings,
         explicit_minimum=explicit,
         problems=problems,
     )
+
+
+def _by_plan(pod: Pod) -> bool:
+    """Released by us, not by hand: whoever opens the gate by hand also makes the bound a wish, and has no set."""
+    meta = pod.metadata
+    return bool(meta.annotation(DECISION)) and meta.annotation(REACH_MODE) != PREFERRED
 
 
 def _settings(pods: Sequence[Pod]) -> tuple[PodSettings, bool, tuple[str, ...]]:

@@ -193,7 +193,9 @@ async def _source(settings: WebhookSettings) -> AsyncIterator[certificate_store.
         yield certificate_store.Folder(settings.cert_dir)
         return
     names = service_names(settings.service, settings.namespace, settings.extra_names)
-    async with await KubeApi.connect(settings.kubeconfig or None, user_agent="isochrone-webhook") as api:
+    async with await KubeApi.connect(
+        settings.kubeconfig or None, user_agent="isochrone-webhook", named="ISOCHRONE_KUBECONFIG"
+    ) as api:
         yield certificate_store.Secret(
             api, settings.namespace, settings.cert_secret, settings.webhook_configuration, names
         )

@@ -48,14 +48,18 @@ class KubeAccess:
         self._renewal: asyncio.Task[None] | None = None
 
     @classmethod
-    async def load(cls, kubeconfig: str | None = None, *, renew_every_s: float = RENEW_EVERY_S) -> Self:
+    async def load(
+        cls, kubeconfig: str | None = None, *, renew_every_s: float = RENEW_EVERY_S, named: str = "kubeconfig"
+    ) -> Self:
         """The first there is of: the argument, $KUBECONFIG, the pod's service account, ~/.kube/config.
+
+        `named` is what the person who gave the argument calls it.
 
         Raises BadInput if there is none or it cannot be used.
         """
         config: Any = importlib.import_module("kubernetes.aio.config")  # carries no types
         settings: Any = importlib.import_module("kubernetes.aio.client").Configuration()
-        field, path = "kubeconfig", kubeconfig or ""
+        field, path = named, kubeconfig or ""
         if not path and (path := os.environ.get("KUBECONFIG", "")):
             field = "KUBECONFIG"
         in_cluster = not path and bool(os.environ.get("KUBERNETES_SERVICE_HOST"))

@@ -87,12 +87,13 @@ class KubeApi:
         user_agent: str = "isochrone",
         max_response_bytes: int = 64 * 2**20,
         rng: random.Random | None = None,
+        named: str = "kubeconfig",
     ) -> KubeApi:
         """Reads the configuration (argument, $KUBECONFIG, in-cluster, ~/.kube/config: the first there is).
 
         Does not talk to the server yet. Raises BadInput if there is no configuration or it cannot be used.
         """
-        access = await KubeAccess.load(kubeconfig)
+        access = await KubeAccess.load(kubeconfig, named=named)
         return cls(
             access, connections=connections, user_agent=user_agent, max_response_bytes=max_response_bytes, rng=rng
         )

@@ -93,6 +93,8 @@ def settled(cluster: FileCluster, controller: Controller) -> bool:
     bind_released(cluster)
     if controller.batch.busy or {p["metadata"]["name"] for p in pods_of(cluster)} != set(known(controller)):
         return False
+    if any(controller.state.is_assumed(pod["metadata"]["uid"]) for pod in pods_of(cluster, *gated(cluster))):
+        return False  # in doubt, or about to go
     live = [pod for pod in pods_of(cluster) if pod["status"].get("phase") != "Succeeded"]
     names = {
         pod["metadata"]["annotations"][GROUP_NAME] for pod in live if pod["metadata"]["name"] not in gated(cluster)

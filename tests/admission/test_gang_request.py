@@ -54,6 +54,17 @@ def test_a_pod_that_went_by_hand_is_nobody() -> None:
     assert (seen.held, seen.released, seen.bound) == ((), (), ())
 
 
+def test_a_pod_that_was_held_and_explained_before_it_went_by_hand_is_nobody_either() -> None:
+    by_hand = held("d0")
+    del by_hand["spec"]["schedulingGates"]
+    by_hand["metadata"]["annotations"] |= {
+        "isochrone.dev/decision": "7c41e09 (snapshot 8, facts 0.4s old)",
+        "isochrone.dev/reach-mode": "preferred",
+    }
+    seen = view(by_hand)
+    assert (seen.held, seen.released, seen.bound) == ((), (), ())
+
+
 def test_after_the_other_gate_is_gone_a_blocked_pod_is_a_member() -> None:
     pod = held("d0", gates_before=("another",))
     assert names(view(pod).blocked) == ["d0"]

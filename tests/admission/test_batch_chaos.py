@@ -91,10 +91,12 @@ class Chaos:
 def settled(cluster: FileCluster, controller: Controller) -> bool:
     """Nothing is under way, every released gang has its PodGroup, and the planner finds no place for anybody held."""
     bind_released(cluster)
-    if controller.batch.busy or {p["metadata"]["name"] for p in pods_of(cluster)} != set(known(controller)):
+    now = {p["metadata"]["name"]: p["metadata"]["resourceVersion"] for p in pods_of(cluster)}
+    if controller.batch.busy or now != known(controller):
         return False
-    if any(controller.state.is_assumed(pod["metadata"]["uid"]) for pod in pods_of(cluster, *gated(cluster))):
-        return False  # in doubt, or about to go
+    waiting = [pod["metadata"]["uid"] for pod in pods_of(cluster) if pod["metadata"]["name"] in gated(cluster)]
+    if any(controller.state.is_assumed(uid) for uid in waiting):
+        return False  # about to go, or in doubt
     live = [pod for pod in pods_of(cluster) if pod["status"].get("phase") != "Succeeded"]
     names = {
         pod["metadata"]["annotations"][GROUP_NAME] for pod in live if pod["metadata"]["name"] not in gated(cluster)
@@ -107,8 +109,10 @@ def settled(cluster: FileCluster, controller: Controller) -> bool:
     return not any(plan(request_of(v, snapshot.table), snapshot).places for v in views if v.members)
 
 
-def known(controller: Controller) -> list[str]:
-    return [pod.metadata.name for pod in controller.pods.objects.values() if pod.metadata.namespace == NAMESPACE]
+def known(controller: Controller) -> dict[str, str]:
+    """The version of each pod that its watch has told."""
+    metas = [pod.metadata for pod in controller.pods.objects.values() if pod.metadata.namespace == NAMESPACE]
+    return {meta.name: meta.resource_version for meta in metas}
 
 
 @pytest.mark.parametrize("seed", [34, 44, 48, 53])

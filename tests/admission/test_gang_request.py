@@ -9,7 +9,17 @@ from admission.gang_request import GangView, complete, pod_request_of, request_o
 from tests.admission.held_pods import CHAT, bound, held, released, required, stored, within
 from tests.admission.pods import Raw
 from tests.scheduler.clusters import node
-from topology.labels import HOSTNAME, MIN_DECODE, MIN_PREFILL, NVIDIA_GPU, PAIRING, REACH, REACH_MODE, REACH_SIZE
+from topology.labels import (
+    DECISION,
+    HOSTNAME,
+    MIN_DECODE,
+    MIN_PREFILL,
+    NVIDIA_GPU,
+    PAIRING,
+    REACH,
+    REACH_MODE,
+    REACH_SIZE,
+)
 from topology.objects import Pod
 from topology.snapshot import NodeTable
 
@@ -47,20 +57,15 @@ def test_pods_are_sorted_by_what_happens_to_them() -> None:
     assert not view(held("p0"), held("d0")).started
 
 
-def test_a_pod_that_went_by_hand_is_nobody() -> None:
+@pytest.mark.parametrize("explained", [True, False])
+def test_a_pod_that_went_by_hand_is_nobody(explained: bool) -> None:
     by_hand = held("d0")
+    if explained:  # it was told why it is held, which leaves the mark of a decision, and then its bound was given up
+        by_hand["metadata"]["annotations"] |= {
+            DECISION: "abc1234 (snapshot 1, facts 0.1s old)",
+            REACH_MODE: "preferred",
+        }
     del by_hand["spec"]["schedulingGates"]
-    seen = view(by_hand)
-    assert (seen.held, seen.released, seen.bound) == ((), (), ())
-
-
-def test_a_pod_that_was_held_and_explained_before_it_went_by_hand_is_nobody_either() -> None:
-    by_hand = held("d0")
-    del by_hand["spec"]["schedulingGates"]
-    by_hand["metadata"]["annotations"] |= {
-        "isochrone.dev/decision": "7c41e09 (snapshot 8, facts 0.4s old)",
-        "isochrone.dev/reach-mode": "preferred",
-    }
     seen = view(by_hand)
     assert (seen.held, seen.released, seen.bound) == ((), (), ())
 

@@ -23,5 +23,5 @@ class Policy:
     """Score points are multiplied by this for Volcano, which adds the scores of all plugins unweighted: its own ones
     differ by tens between nodes of a usual cluster (0 to 100 each), ours by up to 1,000."""
 
-    search_budget: int = 20_000
+    search_budget: int = 5_000
     """Placements a plan may try before it answers `undecided`. A count, not a time, so a plan can be repeated."""

@@ -80,6 +80,7 @@ class Search:
         self._queue = [i for i in self._order for _ in range(items[i].count)]
         self._places: list[list[int]] = [[] for _ in items]
         self._banned: list[set[int]] = [set() for _ in items]
+        self._same = self._signatures()
 
     def run(self) -> Found:
         """Search to the end, the first solution, or the budget."""
@@ -146,20 +147,20 @@ class Search:
             order = np.lexsort((nodes, left, near))
         else:
             order = self._anchor_order(depth, nodes)
-        seen: set[tuple[int, bytes]] = set()
-        for node in nodes[order].tolist():
-            # Two nodes are the same choice if nothing placed so far and nothing to come tells them apart.
-            if node not in self._placed[PREFILL] and node not in self._placed[DECODE]:
-                key = (int(self._table.reach.kind[node]), self._same(node))
-                if key in seen:
-                    continue
-                seen.add(key)
-            yield node
+        nodes = nodes[order]
+        # Untouched nodes with one signature are the same choice: the first of each is tried. Nodes that hold something
+        # of this gang are told apart by it. Whether a node is allowed follows from its kind while it is untouched.
+        touched = np.isin(nodes, np.array(self._placed[PREFILL] + self._placed[DECODE], dtype=np.int64))
+        first = np.zeros(len(nodes), dtype=bool)
+        first[np.unique(np.where(touched, -1 - nodes, self._same[nodes]), return_index=True)[1]] = True
+        yield from nodes[first].tolist()
 
-    def _same(self, node: int) -> bytes:
-        accepted = bytes(int(item.accepts[node]) for item in self._items)
-        allowed = bytes((int(self._allowed[PREFILL][node]), int(self._allowed[DECODE][node])))
-        return b"".join((accepted, allowed, bytes(self._free[node].data)))
+    def _signatures(self) -> NDArray[np.int64]:
+        """A number per node, (N,): equal where kind, free amounts and acceptance by every item are."""
+        columns = [self._table.reach.kind[:, None], self._free, *(item.accepts[:, None] for item in self._items)]
+        rows = np.hstack([column.astype(np.int64) for column in columns])
+        same: NDArray[np.int64] = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+        return same
 
     def _distance(self, phase: str) -> NDArray[np.float64]:
         """Worst reach to the other phase's places; to the own phase's while the other has none."""

@@ -162,6 +162,19 @@ class EventSink:
         self._idle.clear()
         self._something.set()
 
+    def forget(self, uid: str) -> None:
+        """Drop what is queued about an object: it is gone, or what was to be said is not true any more."""
+        for name in [name for name, waiting in self._waiting.items() if waiting.involved.uid == uid]:
+            waiting = self._waiting.pop(name)
+            for queue in (self._urgent, self._normal):
+                if waiting in queue:
+                    queue.remove(waiting)
+            self._forget_acceptance(name)
+            self.dropped["outdated"] += 1
+        if not self._waiting:
+            self._something.clear()
+            self._idle.set()
+
     async def run(self) -> None:
         """Writes queued Events, one after the other, until cancelled."""
         while True:

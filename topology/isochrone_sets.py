@@ -119,9 +119,16 @@ def as_requirement(table: NodeTable, allowed: Mask, planned: Sequence[int]) -> N
     hostnames = table.hostnames
     if not all(hostnames[i] for i in wanted):
         return best
+    # Two nodes may carry one hostname: it may be named only if both are allowed.
+    group, names = table.label_groups(HOSTNAME)
+    named = group >= 0
+    whole = np.bincount(group[named & ~allowed], minlength=len(names)) == 0
+    if not whole[group[wanted]].all():
+        return best
     room = max(0, MAX_HOSTNAMES - len(wanted))
-    others = [i for i in np.flatnonzero(allowed).tolist() if i not in wanted and hostnames[i]][:room]
+    inside = np.flatnonzero(allowed & named)
+    others = [i for i in inside[whole[group[inside]]].tolist() if i not in wanted][:room]
     if best is None or len(wanted) + len(others) > best.nodes:
-        chosen = sorted(hostnames[i] for i in [*wanted, *others])
-        return NodeSet(key=HOSTNAME, values=tuple(chosen), nodes=len(chosen))
+        chosen = [*wanted, *others]
+        return NodeSet(key=HOSTNAME, values=tuple(sorted({hostnames[i] for i in chosen})), nodes=len(chosen))
     return best

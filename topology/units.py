@@ -11,7 +11,7 @@ from decimal import Decimal, InvalidOperation
 
 from topology.bad_input import BadInput
 
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|µs|μs|ms|s)")
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)(ns|us|µs|μs|ms|s)")
 _US_PER = {
     "ns": Decimal("0.001"),
     "us": Decimal(1),
@@ -21,7 +21,7 @@ _US_PER = {
     "s": Decimal(1_000_000),
 }
 _MAX_DURATION_US = 60_000_000
-_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+))(?:([eE][+-]?\d{1,3})|([numkMGTPE]|[KMGTPE]i))?")
+_QUANTITY = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+))(?:([eE][+-]?[0-9]{1,3})|([numkMGTPE]|[KMGTPE]i))?")
 _FACTOR = {
     "n": Decimal("1e-9"),
     "u": Decimal("1e-6"),

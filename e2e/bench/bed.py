@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Final
 
 from e2e.bench.bodies import POD_GROUPS, PODS, Post, many, our_gang, plain_gang
-from e2e.bench.cpu import Meter, Usage
+from e2e.bench.cpu import Meter, Usage, wait_quiet
 from e2e.bench.loadgen import Client, Timeline, client
 from e2e.bench.profiled import profiled
 from e2e.bench.requests import answered
@@ -23,6 +23,8 @@ WARM_GANGS: Final = 50
 WARM_LIMIT_S: Final = 300.0
 CLEAR_LIMIT_S: Final = 120.0
 SETTLE_LIMIT_S: Final = 120.0
+QUIET_LIMIT_S: Final = 90.0
+"""How long a measurement waits for a busy machine before it goes on all the same."""
 QUIET_WRITES: Final = 3
 """At most so many writes in a second: the cluster has settled."""
 QUIET_SECONDS: Final = 3
@@ -67,6 +69,7 @@ class Bed:
         """So many gangs at once in a namespace of their own."""
         namespace = self.namespace()
         posts = many(self.side.gang(namespace, f"gang-{index:04d}") for index in range(gangs))
+        wait_quiet(self.cluster.pids(), QUIET_LIMIT_S)
         before, meter = answered(self.cluster), Meter(self.cluster.pids())
         timeline = self.load(namespace, posts, limit_s)
         usage = meter.read()

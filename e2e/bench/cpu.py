@@ -11,6 +11,7 @@ TICKS: Final = os.sysconf("SC_CLK_TCK")
 CLIENT: Final = "bench client"
 BUSY: Final = 0.1
 """Others' part of the machine above which figures are not to be trusted."""
+CALM_SECONDS: Final = 3
 
 
 def _of_process(pid: int) -> float:
@@ -43,6 +44,15 @@ class Usage:
     def others_share(self) -> float:
         """Processors taken by others, as a part of all."""
         return self.others / (self.wall_s * (os.cpu_count() or 1))
+
+
+def wait_quiet(pids: Mapping[str, int], limit_s: float) -> None:
+    """Waits until others leave the machine alone for a few seconds, or until the limit."""
+    until, calm = time.monotonic() + limit_s, 0
+    while calm < CALM_SECONDS and time.monotonic() < until:
+        meter = Meter(pids)
+        time.sleep(1)
+        calm = calm + 1 if meter.read().others_share < BUSY else 0
 
 
 class Meter:

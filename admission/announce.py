@@ -14,7 +14,7 @@ import contextlib
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
@@ -42,6 +42,7 @@ from topology.labels import (
     SIGNAL,
 )
 from topology.objects import Pod, PodGroup
+from topology.units import show_us
 
 log = logging.getLogger(__name__)
 
@@ -49,6 +50,10 @@ V = TypeVar("V")
 
 _REMEMBERED: Final = 5_000
 _WAITING: Final = 5_000
+_LINE: Final = 130  # `kubectl describe` cuts a longer line
+NODES_SETTLE_S: Final = 2.0
+"""Running pairs are looked at this long after nodes changed, so that a wave of changes costs one look."""
+
 SETTLE_S: Final = 0.3
 """A binding is told after this, so that the partners' bindings of the same session are known too."""
 
@@ -85,6 +90,7 @@ class Announcer:
         self._bound: OrderedDict[str, tuple[float, Pod]] = OrderedDict()
         self._told_groups: OrderedDict[str, str] = OrderedDict()
         self._wake = asyncio.Event()
+        self._nodes_changed_s: float | None = None
 
     # --- batch.Voice -----------------------------------------------------------------------------
 
@@ -116,6 +122,18 @@ class Announcer:
         for pod in view.held:
             self._post(pod, Reason.WAITING_FOR_GANG, text, key=f"group/{group}")
 
+    def waiting_for_lost(self, view: GangView, lost: Sequence[Pod]) -> None:
+        """Partners are on nodes that are not known, so nobody can join within reach of them."""
+        first = lost[0]
+        where = f"on node {first.spec.node_name}, which is" if first.spec.node_name else "bound to nodes that are"
+        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
+        text = (
+            f"Partner {first.metadata.name}{more} is {where} not known any more: nobody can say what is near it. "
+            f"Joiners wait until the node is back or the pod is gone; delete the pod if it does not go by itself"
+        )
+        for pod in view.held:
+            self._post(pod, Reason.WAITING_FOR_PARTNER, text, key=f"lost/{first.metadata.uid}")
+
     def planned(self, view: GangView, plan: Plan) -> None:
         """A plan is about to be written to the pods. What waits to be said about them is old."""
         log.info("gang planned %s", json.dumps(log_fields(plan)))
@@ -123,6 +141,7 @@ class Announcer:
             _remember(self._planned, uid, _Planned(plan, plan.decisions[uid]), _REMEMBERED)
             self._to_annotate.pop(uid, None)
             self._news.pop(uid, None)
+            self._events.forget(uid)
 
     def annotations(self, plan: Plan, uid: str) -> dict[str, str]:
         """What a released pod carries: the readable block and the decision's ids."""
@@ -144,6 +163,7 @@ class Announcer:
         if new is None or new.finished:
             for book in (self._planned, self._news, self._to_annotate, self._bound):
                 book.pop(uid, None)
+            self._events.forget(uid)
             return
         if new.spec.node_name and (old is None or not old.spec.node_name):
             _remember(self._bound, uid, (monotonic_s(), new), _WAITING)
@@ -155,10 +175,19 @@ class Announcer:
             )
             self._post(new, Reason.NOT_RECOGNISED, text, key="untagged")
 
+    def nodes_changed(self) -> None:
+        """Some node came, changed or went: running pairs may be farther apart than they were."""
+        if self._nodes_changed_s is None:
+            self._nodes_changed_s = monotonic_s()
+            self._wake.set()
+
     async def run(self) -> None:
         """Tell bindings once they settled, and write waiting annotations, until cancelled."""
         while True:
             now = monotonic_s()
+            if self._nodes_changed_s is not None and now - self._nodes_changed_s >= NODES_SETTLE_S:
+                self._nodes_changed_s = None
+                await self._watch_pairs()
             settled = [uid for uid, (at, _) in self._bound.items() if now - at >= SETTLE_S]
             for uid in settled:
                 _, pod = self._bound.pop(uid)
@@ -172,7 +201,10 @@ class Announcer:
             if self._to_annotate:
                 continue
             self._wake.clear()
-            wait = min((at + SETTLE_S - now for at, _ in self._bound.values()), default=None)
+            times = [at + SETTLE_S for at, _ in self._bound.values()]
+            if self._nodes_changed_s is not None:
+                times.append(self._nodes_changed_s + NODES_SETTLE_S)
+            wait = min(times) - now if times else None
             with contextlib.suppress(TimeoutError):
                 # Not wait_for, which before Python 3.12 can lose a cancellation.
                 async with asyncio.timeout(None if wait is None else max(wait, 0.01)):
@@ -191,9 +223,12 @@ class Announcer:
                 continue
             _remember(self._news, uid, key, _REMEMBERED)
             reason, text = held_event(plan, decision)
-            self._post(pod, reason, text, key=key)
+            # The reason alone is the key: counts change with every node that comes or goes, the news does not.
+            self._post(pod, reason, text, key=str(reason))
             if decision is not None:
                 self._annotate(pod, {PLACEMENT: placement_block(decision, plan), DECISION: decision_line(decision)})
+            elif pod.metadata.annotation(PLACEMENT):
+                self._annotate(pod, {PLACEMENT: f"none     {text}"[:_LINE]})  # what it said is not true any more
 
     def _tell_group(self, view: GangView, plan: Plan) -> None:
         for group in self._groups_of((*view.held, *view.released, *view.bound)):
@@ -226,7 +261,7 @@ class Announcer:
         text = placed_event(decision, node, pair, phase=pod.metadata.label(PHASE), bound_us=bound_us, inside_set=inside)
         self._post(pod, Reason.PLACED, text, key=node)
         if pair is not None and pair.reach.us > bound_us and mode == REQUIRED:
-            self._post(pod, Reason.REACH_BREACHED, text, key=node, window_s=DEGRADED_WINDOW_S)
+            self._tell_breach(pod, pair, bound_us)
         fields: dict[str, object] = dict(log_fields(decision)) if decision is not None else {}
         log.info("pod placed %s", json.dumps(fields | {"pod": pod.key, "result": "placed", "node": node}))
         if decision is not None and decision.chosen != node:
@@ -235,6 +270,26 @@ class Announcer:
             self._annotate(pod, {PLACEMENT: block, DECISION: decision_line(decision)})
         if known is not None:
             self._tell_group_placed(key, view, known.plan)
+
+    async def _watch_pairs(self) -> None:
+        """Say of running pods whose worst pair is beyond its bound since a node changed. They are left running."""
+        for key in list(self._state.gangs()):
+            view = view_of(key, self._state.gang_pods(*key))
+            if view.settings.mode == REQUIRED:
+                for pod in view.bound:
+                    pair = self._worst_pair(pod, view)
+                    if pair is not None and pair.reach.us > view.settings.reach_us:
+                        self._tell_breach(pod, pair, view.settings.reach_us)
+            await asyncio.sleep(0)
+
+    def _tell_breach(self, pod: Pod, pair: PairReach, bound_us: float) -> None:
+        mine = pod.metadata.label(PHASE)
+        other = f"{DECODE} {pair.decode}" if mine == PREFILL else f"{PREFILL} {pair.prefill}"
+        text = (
+            f"Reach to {other} is {show_us(pair.reach.us)} (bound {show_us(bound_us)}, {pair.reach.path}), "
+            f"{show_us(pair.reach.us - bound_us)} over. Pod left running on {pod.spec.node_name}"
+        )
+        self._post(pod, Reason.REACH_BREACHED, text, key=pod.spec.node_name, window_s=DEGRADED_WINDOW_S)
 
     def _tell_group_placed(self, key: GangKey, view: GangView, plan: Plan) -> None:
         """Once the last planned pod is bound."""

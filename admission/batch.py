@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Se
 from typing import Any, Protocol
 
 from admission.gang import podgroup_name
-from admission.gang_request import GangView, complete, request_of, view_of
+from admission.gang_request import GangView, complete, lost_partners, request_of, view_of
 from admission.gang_track import BatchSettings, Track
 from admission.let_go import Gatekeeper, Letting
 from admission.pod_group import TopOwner, differs, group_names, is_ours, wanted_pod_group
@@ -38,6 +38,7 @@ class Voice(Protocol):
     def held(self, view: GangView, plan: Plan) -> None: ...
     def left_out(self, view: GangView, plan: Plan) -> None: ...
     def waiting_for_group(self, view: GangView, group: str) -> None: ...
+    def waiting_for_lost(self, view: GangView, lost: Sequence[Pod]) -> None: ...
     def annotations(self, plan: Plan, uid: str) -> dict[str, str]: ...
     def group_annotations(self, plan: Plan | None) -> dict[str, str]: ...
     def planned(self, view: GangView, plan: Plan) -> None: ...
@@ -55,6 +56,7 @@ class BatchAdmission:
         pod_groups: Mapping[str, PodGroup],
         replicas: Callable[[], Mapping[str, int]],
         top_owner: TopOwner,
+        superseded: Callable[[Pod], bool],
         facts_age_s: Callable[[], float],
         wall_time_s: Callable[[], float],
         policy: Policy | None = None,
@@ -62,6 +64,7 @@ class BatchAdmission:
     ) -> None:
         self._state, self._gatekeeper, self._voice = state, gatekeeper, voice
         self._pod_groups, self._replicas, self._top_owner = pod_groups, replicas, top_owner
+        self._superseded = superseded
         self._facts_age_s, self._wall_time_s = facts_age_s, wall_time_s
         self._policy, self._settings = policy or Policy(), settings or BatchSettings()
         self._tracks: dict[GangKey, Track] = {}
@@ -94,6 +97,14 @@ class BatchAdmission:
 
     def room_appeared(self) -> None:
         """Something in the cluster changed; held gangs are asked again if room may have appeared."""
+        self._wake.set()
+
+    def owners_changed(self, uids: Set[str]) -> None:
+        """These owners want another number of pods or another template; gangs that wait for theirs look again."""
+        for key in self._lively & self._tracks.keys():
+            owners = (pod.metadata.controller for pod in self._state.gangs().get(key, {}).values())
+            if any(owner is not None and owner.uid in uids for owner in owners):
+                self._tracks[key].dirty = True
         self._wake.set()
 
     def pod_group_changed(self, group: PodGroup, gone: bool) -> None:
@@ -188,7 +199,7 @@ class BatchAdmission:
         if track.group_made and not track.going and not any(pod.has_gate(GATE) for pod in pods):
             track.waiting_growth = None  # all of it was let go: by far the most common look
             return
-        view = view_of(key, pods)
+        view = view_of(key, pods, self._superseded)
         track.going &= {p.metadata.uid for p in view.held}
         if track.going:
             track.doubtful = [letting for letting in track.doubtful if letting.pod.metadata.uid in track.going]
@@ -212,6 +223,10 @@ class BatchAdmission:
         track.awaits_group = missing or ""
         if missing:
             self._voice.waiting_for_group(view, missing)
+            return
+        if lost := lost_partners(view, self._state.table()):
+            track.waiting_growth = self._state.growth  # a node that comes back, or a pod that goes, is growth
+            self._voice.waiting_for_lost(view, lost)
             return
         self._plan(key, track, view, now)
 

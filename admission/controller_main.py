@@ -18,7 +18,7 @@ from admission.batch import BatchAdmission
 from admission.controller_metrics import ControllerMetrics
 from admission.gang_track import BatchSettings
 from admission.let_go import Gatekeeper
-from admission.owners import Owners
+from admission.owners import Owners, wants
 from admission.serving import background, health_app, listening, stopped_by_signals
 from admission.settings import ControllerSettings, HostPort
 from scheduler.decision_log import DecisionLog
@@ -85,6 +85,7 @@ class Controller:
             pod_groups=self.pod_groups.objects,
             replicas=self.owners.replicas,
             top_owner=self.owners.top_owner,
+            superseded=self.owners.superseded,
             facts_age_s=self.facts_age_s,
             wall_time_s=wall_time_s,
             policy=self.policy,
@@ -139,6 +140,7 @@ class Controller:
     def _on_nodes(self, changes: Sequence[Change[Node]]) -> None:
         self.state.apply_nodes(_pairs(changes))
         self.batch.room_appeared()
+        self.announcer.nodes_changed()
 
     def _on_hypernodes(self, changes: Sequence[Change[HyperNode]]) -> None:
         self.state.apply_hypernodes(_pairs(changes))
@@ -146,6 +148,12 @@ class Controller:
 
     def _on_workloads(self, changes: Sequence[Change[Workload]]) -> None:
         self.owners.apply(_pairs(changes))
+        # Their status changes with every pod; only what they want matters here.
+        told = {
+            c.new.metadata.uid for c in changes if c.new is not None and (c.old is None or wants(c.old) != wants(c.new))
+        }
+        if told:
+            self.batch.owners_changed(told)
 
     def _on_pods(self, changes: Sequence[Change[Pod]]) -> None:
         touched = self.state.apply_pods(_pairs(changes))

@@ -6,7 +6,7 @@ isochrone set), what bound and minimum hold. It must never know the API server o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -45,12 +45,17 @@ class GangView:
         return bool(self.released or self.bound)
 
 
-def view_of(key: GangKey, pods: Sequence[Pod]) -> GangView:
+def view_of(key: GangKey, pods: Sequence[Pod], superseded: Callable[[Pod], bool] = lambda _: False) -> GangView:
     """Sort a gang's live pods (terminating ones left out) and settle what holds for all of them.
 
-    Where pods differ, the stricter wins: the smallest bound, the largest message, the largest minimum.
+    Where pods differ, the stricter wins: the smallest bound, the largest message, the largest minimum. Gated pods of
+    a superseded template count for nothing: they never started, and their settings would hold up those that replace
+    them, whose Deployment in turn removes the old pods only once the new ones run.
     """
-    live = sorted((p for p in pods if p.metadata.deletion_timestamp is None), key=lambda p: p.metadata.name)
+    live = sorted(
+        (p for p in pods if p.metadata.deletion_timestamp is None and not (p.has_gate(GATE) and superseded(p))),
+        key=lambda p: p.metadata.name,
+    )
     gated = [p for p in live if p.has_gate(GATE) and not p.spec.node_name]
     settings, explicit, problems = _settings(live)
     return GangView(
@@ -113,6 +118,16 @@ def request_of(view: GangView, table: NodeTable) -> GangRequest:
         min_prefill=settings.min_prefill or 1,
         min_decode=settings.min_decode or 1,
     )
+
+
+def lost_partners(view: GangView, table: NodeTable) -> tuple[Pod, ...]:
+    """Bound pods whose node is not known, and released ones none of whose nodes is.
+
+    Nobody can say how far a joiner is from them, and their nodes may come back: no one joins until they are gone.
+    """
+    lost = [p for p in view.bound if p.spec.node_name not in table.index]
+    lost += [p for p in view.released if not any(selects_node(p.spec, n) for n in table.nodes)]
+    return tuple(lost)
 
 
 def pod_request_of(pod: Pod) -> PodRequest:

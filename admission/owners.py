@@ -19,6 +19,7 @@ class Owners:
     def __init__(self) -> None:
         self._workloads: dict[str, Workload] = {}
         self._replicas: dict[str, int] = {}
+        self._newest: dict[str, int] = {}  # Deployment uid to the highest revision of its ReplicaSets
 
     def apply(self, changes: Iterable[tuple[Workload | None, Workload | None]]) -> None:
         """Workloads that came, changed or went. One without a replica count wants one pod (the API's default)."""
@@ -28,11 +29,23 @@ class Owners:
                 self._replicas.pop(old.metadata.uid, None)
             if new is not None:
                 self._workloads[new.metadata.uid] = new
+                if (above := new.metadata.controller) is not None:
+                    self._newest[above.uid] = max(self._newest.get(above.uid, 0), _revision(new))
                 self._replicas[new.metadata.uid] = 1 if new.spec.replicas is None else new.spec.replicas
 
     def replicas(self) -> Mapping[str, int]:
         """Owner uid to the number of pods that it wants."""
         return self._replicas
+
+    def superseded(self, pod: Pod) -> bool:
+        """The pod's ReplicaSet has a younger sibling of the same Deployment: its template is not wanted any more."""
+        owner = pod.metadata.controller
+        mine = self._workloads.get(owner.uid) if owner is not None else None
+        above = mine.metadata.controller if mine is not None else None
+        if mine is None or above is None or above.kind != "Deployment":
+            return False
+        newest = self._newest.get(above.uid, 0)
+        return 0 < _revision(mine) < newest
 
     def top_owner(self, pod: Pod) -> OwnerReference | None:
         """The last controlling owner that is known from the pod upwards; None for a pod that nobody controls."""
@@ -44,3 +57,14 @@ class Owners:
                 break
             owner = above
         return owner
+
+
+def wants(workload: Workload) -> tuple[int | None, int]:
+    """What decides about pods: how many, and of which revision."""
+    return workload.spec.replicas, _revision(workload)
+
+
+def _revision(workload: Workload) -> int:
+    """The Deployment controller's own number; a rollback gives the old ReplicaSet a new one. 0 where there is none."""
+    text = workload.metadata.annotation("deployment.kubernetes.io/revision")
+    return int(text) if text.isascii() and text.isdigit() else 0

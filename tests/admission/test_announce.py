@@ -109,7 +109,7 @@ async def test_a_pair_beyond_its_bound_is_a_breach(cluster: FileCluster, tmp_pat
         await until(lambda: set(reasons(cluster, "d0")) == {"Placed", "ReachBreached"})
         await until(lambda: set(reasons(cluster, "p0")) == {"Placed", "ReachBreached"})
     said = dict(events(cluster, "d0"))
-    assert "2.00 ms from prefill p0" in said["ReachBreached"]
+    assert "Reach to prefill p0 is 2.00 ms (bound 1.00 ms" in said["ReachBreached"]
     assert "outside the isochrone set" in said["Placed"]
 
 

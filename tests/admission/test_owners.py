@@ -78,3 +78,32 @@ def test_a_circle_of_owners_ends() -> None:
     owners = Owners()
     owners.apply([(None, one), (None, two)])
     assert owners.top_owner(pod_of(one)) is not None
+
+
+def replica_set(name: str, revision: int, deployment: str = "d1") -> Workload:
+    owner = OwnerReference(kind="Deployment", name="chat", uid=deployment, api_version="apps/v1", controller=True)
+    annotations = {"deployment.kubernetes.io/revision": str(revision)}
+    return Workload(Metadata(name=name, uid=name, annotations=annotations, owner_references=(owner,)), WorkloadSpec(1))
+
+
+def pod_from(owner: str) -> Pod:
+    reference = OwnerReference(kind="ReplicaSet", name=owner, uid=owner, api_version="apps/v1", controller=True)
+    return Pod(Metadata(name=f"{owner}-x", uid=f"{owner}-x", owner_references=(reference,)))
+
+
+def test_a_replica_set_is_superseded_by_a_younger_one_of_its_deployment() -> None:
+    owners = Owners()
+    owners.apply([(None, replica_set("old", 1)), (None, replica_set("other", 7, deployment="d2"))])
+    assert not owners.superseded(pod_from("old"))
+    owners.apply([(None, replica_set("new", 2))])
+    assert owners.superseded(pod_from("old"))
+    assert not owners.superseded(pod_from("new"))
+    assert not owners.superseded(pod_from("unknown"))
+
+
+def test_a_rollback_makes_the_old_replica_set_the_wanted_one() -> None:
+    owners = Owners()
+    old, new = replica_set("old", 1), replica_set("new", 2)
+    owners.apply([(None, old), (None, new), (old, replica_set("old", 3))])
+    assert owners.superseded(pod_from("new"))
+    assert not owners.superseded(pod_from("old"))

@@ -31,6 +31,7 @@ from topology.cluster_state import ClusterState, GangKey, gang_key
 from topology.events import DEGRADED_WINDOW_S, EventSink, Involved
 from topology.labels import (
     DECISION,
+    DECODE,
     ENABLED,
     GATE,
     GROUP_NAME,

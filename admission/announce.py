@@ -188,7 +188,10 @@ class Announcer:
             now = monotonic_s()
             if self._nodes_changed_s is not None and now - self._nodes_changed_s >= NODES_SETTLE_S:
                 self._nodes_changed_s = None
-                await self._watch_pairs()
+                try:
+                    await self._watch_pairs()
+                except Exception:
+                    log.exception("running pairs could not be looked at")
             settled = [uid for uid, (at, _) in self._bound.items() if now - at >= SETTLE_S]
             for uid in settled:
                 _, pod = self._bound.pop(uid)

@@ -245,8 +245,6 @@ class FileCluster:
                 return self.store.patch_json(kind, namespace, name, body, sub), 200
             case "application/merge-patch+json":
                 return self.store.patch_merge(kind, namespace, name, _object(body), sub), 200
-            case "application/strategic-merge-patch+json" if kind.built_in:  # the same where no list is written
-                return self.store.patch_merge(kind, namespace, name, _object(body), sub), 200
             case "application/apply-patch+yaml":
                 wanted = _object(body)
                 if not request.query.get("fieldManager"):

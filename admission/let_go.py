@@ -66,7 +66,6 @@ class Gatekeeper:
                     subresource="status",
                     timeout_s=self._timeout_s,
                     brief=True,
-                    strategic=True,
                 )
             self.nominated += 1
 

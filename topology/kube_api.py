@@ -31,7 +31,6 @@ __all__ = ["ApiError", "ApiFailure", "ApiUnreachable", "KubeApi", "Retry"]
 JSON: Final = "application/json"
 JSON_PATCH: Final = "application/json-patch+json"
 MERGE_PATCH: Final = "application/merge-patch+json"
-STRATEGIC_PATCH: Final = "application/strategic-merge-patch+json"
 APPLY_PATCH: Final = "application/apply-patch+yaml"  # JSON is YAML
 
 _TRIES: Final = 3
@@ -214,19 +213,14 @@ class KubeApi:
         subresource: str = "",
         timeout_s: float = 10.0,
         brief: bool = False,
-        strategic: bool = False,
     ) -> bytes:
-        """RFC 7386 merge patch (None deletes a key); the object as it is now. Raises as `request`.
-
-        `strategic` sends it as Kubernetes' own kind of merge patch, which the API server applies to built-in kinds
-        without turning them into text and back. The same for values that are no lists.
-        """
+        """RFC 7386 merge patch (None deletes a key); the object as it is now. Raises as `request`."""
         path = f"{path}/{subresource}" if subresource else path
         return await self.request(
             "PATCH",
             path,
             body=msgspec.json.encode(value),
-            content_type=STRATEGIC_PATCH if strategic else MERGE_PATCH,
+            content_type=MERGE_PATCH,
             timeout_s=timeout_s,
             retry=Retry.REPEATABLE,
             brief=brief,

@@ -262,7 +262,15 @@ class Announcer:
                 and index is not None
                 and (table.nodes[index].metadata.label(node_set.key) in node_set.values)
             )
-        text = placed_event(decision, node, pair, phase=pod.metadata.label(PHASE), bound_us=bound_us, inside_set=inside)
+        text = placed_event(
+            decision,
+            node,
+            pair,
+            phase=pod.metadata.label(PHASE),
+            bound_us=bound_us,
+            inside_set=inside,
+            explained_before=bool(pod.metadata.annotation(DECISION)),
+        )
         self._post(pod, Reason.PLACED, text, key=node)
         if pair is not None and pair.reach.us > bound_us and mode == REQUIRED:
             self._tell_breach(pod, pair, bound_us)

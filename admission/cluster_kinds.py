@@ -39,11 +39,6 @@ class Kind:
         """As objects write it: `v1`, `apps/v1`."""
         return self.root.removeprefix("/apis/").removeprefix("/api/")
 
-    @property
-    def built_in(self) -> bool:
-        """Known to the API server itself, not by a CRD."""
-        return ".volcano.sh" not in self.root
-
 
 _CORE, _APPS, _VOLCANO = "/api/v1", "/apis/apps/v1", "/apis/scheduling.volcano.sh/v1beta1"
 KINDS: Final = (

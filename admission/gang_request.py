@@ -13,7 +13,7 @@ import msgspec
 
 from admission.pod_settings import PodSettings, read_settings
 from scheduler.request import GangRequest, Partner, PodRequest, ReachBound
-from topology.cluster_state import GangKey, countable
+from topology.cluster_state import GangKey
 from topology.labels import DECISION, GATE, PHASE, PREFERRED, PREFILL, REACH_MODE, REQUIRED
 from topology.objects import Pod
 from topology.resources import readable_request
@@ -134,7 +134,7 @@ def pod_request_of(pod: Pod) -> PodRequest:
     """One pod as a request; a quantity that is none counts as nothing here and is reported elsewhere."""
     amounts, _ = readable_request(pod.spec)
     meta = pod.metadata
-    return PodRequest(meta.uid, meta.namespace, meta.name, meta.label(PHASE), countable(amounts), pod.spec)
+    return PodRequest(meta.uid, meta.namespace, meta.name, meta.label(PHASE), amounts, pod.spec)
 
 
 def complete(view: GangView, replicas: Mapping[str, int]) -> bool:

@@ -35,7 +35,7 @@ from scheduler.explain_words import (
 )
 from scheduler.reasons import Blocked, Obstacle, Reason, blocked_of, is_joiner, reason_of
 from scheduler.verdicts import VerdictCode
-from topology.labels import DECODE, MIN_DECODE, MIN_PREFILL, PHASES, PREFILL
+from topology.labels import DECODE, MIN_DECODE, MIN_PREFILL, PHASES, PLACEMENT, PREFILL
 from topology.units import show_us
 
 OLD_FACTS_S: Final = 10.0
@@ -50,11 +50,13 @@ def placed_event(
     phase: str = "",
     bound_us: float | None = None,
     inside_set: bool | None = None,
+    explained_before: bool = False,
 ) -> str:
     """A pod that was seen bound. `pair` is its worst pair as bound; without it the planned one counts, if it is there.
 
     `phase` and `bound_us` are needed only without a decision. `inside_set`: whether the node is in the isochrone set
-    of the plan, where that is known; it is said only if the node is another than the planned one.
+    of the plan, where that is known; it is said only if the node is another than the planned one. `explained_before`:
+    the pod carries a decision that this process did not make.
     """
     phase = decision.request.phase if decision else phase
     bound_us = decision.bound_us if decision else bound_us
@@ -62,6 +64,8 @@ def placed_event(
     if pair is None and decision is not None and as_planned:
         pair = decision.partner
     text = f"On {name_of(bound_node)}{_measured(pair, phase, bound_us)}"
+    if decision is None and explained_before:
+        return _finish(f"{text}; planned before this controller started, see {PLACEMENT}")
     if decision is None:
         return _finish(f"{text}; not scored: no decision was made for this pod")
     if decision.chosen is not None and not as_planned:

@@ -10,7 +10,7 @@ it was planned (`assume`). So a successor that only lists sees the same room as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 
@@ -21,14 +21,6 @@ from topology.snapshot import Assumed, NodeTable, Snapshot
 
 GangKey = tuple[str, str]
 """(namespace, gang)."""
-
-_MOST: Final = 2**50
-
-
-def countable(amounts: Amounts) -> Amounts:
-    """A request that can be added up in 63 bits: each quantity of a pod fits them, but their sum may not, nor a node's
-    total. What is cut is still more than any node has."""
-    return {name: min(amount, _MOST) for name, amount in amounts.items()}
 
 
 def gang_key(pod: Pod) -> GangKey | None:
@@ -204,7 +196,7 @@ class ClusterState:
         amounts, bad = readable_request(pod.spec)
         if bad is not None:
             self.unreadable_pods[pod.metadata.uid] = str(bad)
-        return countable(amounts)
+        return amounts
 
     def _move(self, book: dict[str, Assumed], uid: str, new: Assumed | None, *, grew: bool = True) -> None:
         """Replace one entry of a book and keep the used amounts right."""

@@ -17,6 +17,9 @@ CPU, MEMORY, PODS, GPU = "cpu", "memory", "pods", NVIDIA_GPU
 
 Amounts = dict[str, int]
 
+_MOST = 2**50
+"""A pod's amount is cut here: still more than any node has, and 8,000 of them add up in 63 bits."""
+
 
 def parse_amounts(raw: Mapping[str, str | int | float] | None, field: str) -> Amounts:
     """A Kubernetes resource list to integers. Raises BadInput naming `field[resource]`."""
@@ -64,7 +67,7 @@ def pod_request(spec: PodSpec) -> Amounts:
     _raise_to(total, peak)
     _add(total, parse_amounts(spec.overhead, "overhead"))
     total[PODS] = 1
-    return {name: amount for name, amount in total.items() if amount}
+    return {name: min(amount, _MOST) for name, amount in total.items() if amount}
 
 
 def sum_amounts(many: Iterable[Mapping[str, int]]) -> Amounts:

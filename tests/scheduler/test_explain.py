@@ -353,3 +353,8 @@ def test_a_plan_never_says_placed() -> None:
     assert made.outcome == Outcome.PLANNED
     texts = [gang_event(made)[1], gang_block(made), *(placement_block(d, made) for d in made.decisions.values())]
     assert not any(re.search(r"\bplaced\b", text, re.IGNORECASE) for text in texts)
+
+
+def test_a_pod_that_a_predecessor_planned_is_not_called_unscored() -> None:
+    text = placed_event(None, "n1", phase="decode", bound_us=1000.0, explained_before=True)
+    assert text == "On n1; planned before this controller started, see isochrone.dev/placement"

@@ -158,11 +158,11 @@ def reach_setting(us: float) -> str:
 
 
 def helps(remedies: Sequence[Remedy]) -> str:
-    """What was tried and works: `free 2 GPUs on gpu-002, or set isochrone.dev/reach to 2ms`; empty if nothing was."""
+    """What was tried and works: `free 2 GPUs on n2, or set isochrone.dev/reach to 2ms on all its pods`; empty if nothing."""
     said = [
         f"free {amount(r.amount, r.unit)} on {name_of(r.node)}"
         if r.node
-        else f"set {REACH} to {reach_setting(r.amount)}"
+        else f"set {REACH} to {reach_setting(r.amount)} on all its pods"
         for r in remedies
     ]
     return ", or ".join(said)

@@ -171,7 +171,7 @@ def test_with_partners_the_distance_is_to_them() -> None:
     assert held_event(made)[1] == (
         "No place for the gang chat (1 decode): 2 nodes checked, 1 beyond reach, 1 without 4 free GPUs; nearest room "
         "and partner gpu-001 and gpu-002 at 2.00 ms, 1.00 ms over the bound of 1.00 ms (other zone, not measured). "
-        "Free 4 GPUs on gpu-001, or set isochrone.dev/reach to 2ms"
+        "Free 4 GPUs on gpu-001, or set isochrone.dev/reach to 2ms on all its pods"
     )
 
 
@@ -211,7 +211,7 @@ def test_the_block_of_a_held_pod() -> None:
             "gang     1 prefill, 1 decode together, every pair within 1.00 ms: room, but none of it within the bound",
             "nearest  gpu-002 and gpu-003  2.00 ms (other zone, not measured), 1.00 ms over the bound of 1.00 ms",
             "room     best gpu-001: 2 free GPUs, 2 short",
-            "helps    free 2 GPUs on gpu-001, or set isochrone.dev/reach to 2ms",
+            "helps    free 2 GPUs on gpu-001, or set isochrone.dev/reach to 2ms on all its pods",
             "facts    0.0s old",
         ]
     )

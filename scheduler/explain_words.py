@@ -158,7 +158,7 @@ def reach_setting(us: float) -> str:
 
 
 def helps(remedies: Sequence[Remedy]) -> str:
-    """What was tried and works, empty if nothing: `free 2 GPUs on n2, or set isochrone.dev/reach to 2ms on all its pods`."""
+    """What was tried and works, or nothing: `free 2 GPUs on n2, or set isochrone.dev/reach to 2ms on all its pods`."""
     said = [
         f"free {amount(r.amount, r.unit)} on {name_of(r.node)}"
         if r.node

@@ -16,6 +16,10 @@ FOLDER: Final = CHECKOUT / "build" / "bench"
 COMPARE: Final[dict[str, Callable[[float, float], bool]]] = {"<=": operator.le, ">=": operator.ge}
 
 
+class NotHere(Exception):  # noqa: N818 - not an error: the benchmark is skipped and says why
+    """What a benchmark needs (data, hardware) is not on this machine; the text says what."""
+
+
 @dataclass(frozen=True, slots=True)
 class Goal:
     """`op` is `<=` or `>=`."""

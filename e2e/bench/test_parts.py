@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from e2e.bench.__main__ import BENCHMARKS
 from e2e.bench.bodies import SIZE, many, our_gang, plain_gang
 from e2e.bench.cpu import CLIENT, Meter
 from e2e.bench.report import Figure, Goal, write
@@ -61,3 +62,8 @@ def test_the_meter_sees_this_process() -> None:
     usage = meter.read()
     assert usage.by_process["gone"] == 0
     assert 0 < usage.by_process[CLIENT] < usage.wall_s + 1
+
+
+@pytest.mark.parametrize("name", list(BENCHMARKS))
+def test_every_benchmark_has_a_measure(name: str) -> None:
+    assert iter(BENCHMARKS[name].measure())

@@ -1,0 +1,227 @@
+"""Facts through messages and back, changes, bounds, ages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+
+from manifests.messages import ROOT, generate
+from tests.topology.node_facts import GPU0, GPU1, any_facts, state, two_gpus
+from topology import agent_pb2 as wire
+from topology import facts as f
+from topology import facts_age, facts_delta, facts_wire
+from topology.bad_input import BadInput
+from topology.facts_age import AgeLimits, Freshness
+
+
+def test_the_message_code_is_what_the_protos_give(tmp_path: Path) -> None:
+    made = generate(tmp_path)
+    assert len(made) == 4
+    for path in made:
+        kept = ROOT / "topology" / path.name
+        assert kept.read_bytes() == path.read_bytes(), f"{kept}: run python -m manifests.messages"
+
+
+def sent(facts: f.NodeFacts) -> f.NodeFacts:
+    """Through the bytes of a full report."""
+    return facts_wire.read_full(wire.Full.FromString(facts_wire.full_message(facts).SerializeToString()))
+
+
+def test_two_gpus_arrive_as_they_were() -> None:
+    assert sent(two_gpus()) == two_gpus()
+
+
+@settings(max_examples=60, deadline=None)
+@given(any_facts())
+def test_any_facts_arrive_as_they_were(facts: f.NodeFacts) -> None:
+    assert sent(facts) == facts
+
+
+def test_what_is_not_known_is_not_zero() -> None:
+    arrived = sent(f.NodeFacts(state=state(), gpus=(f.Gpu(uuid=GPU0),), memory=(f.Memory(uuid=GPU0),)))
+    assert arrived.memory[0].total_bytes is None
+    assert arrived.memory[0].used_bytes is None
+    assert (arrived.gpus[0].index, arrived.gpus[0].numa_node, arrived.gpus[0].fabric) == (None, None, None)
+    zero = sent(f.NodeFacts(state=state(), memory=(f.Memory(uuid=GPU0, used_bytes=0),)))
+    assert zero.memory[0].used_bytes == 0
+
+
+def test_a_change_carries_only_what_changed() -> None:
+    old = two_gpus()
+    fuller = replace(old.memory[0], used_bytes=5, free_bytes=79 * 2**30 - 5)
+    new = replace(old, memory=(fuller, old.memory[1]), state=state(collected_at_s=1010.0, nvml_good_at_s=1010.0))
+    delta = facts_delta.difference(old, new)
+    assert delta is not None
+    assert [reading.uuid for reading in delta.memory] == [GPU0]
+    assert not delta.HasField("node")
+    assert not delta.HasField("pods")
+    assert len(delta.gpus) == len(delta.nics) == 0
+    assert facts_delta.apply(old, delta) == new
+
+
+def test_a_gpu_that_turns_bad_is_told_alone() -> None:
+    old = two_gpus()
+    bad = replace(old.gpus[1], health=f.Health.LOST, health_why="it fell off the bus", nvlinks=())
+    new = replace(old, gpus=(old.gpus[0], bad))
+    delta = facts_delta.difference(old, new)
+    assert delta is not None
+    assert [gpu.uuid for gpu in delta.gpus] == [GPU1]
+    assert facts_delta.apply(old, delta) == new
+
+
+def test_pods_that_left_are_gone_after_a_change() -> None:
+    old = two_gpus()
+    assert old.pods is not None
+    new = replace(old, pods=replace(old.pods, holdings=()))
+    delta = facts_delta.difference(old, new)
+    assert delta is not None
+    assert facts_delta.apply(old, delta) == new
+
+
+@pytest.mark.parametrize(
+    "new",
+    [
+        replace(two_gpus(), state=state(topology_generation=2)),
+        replace(two_gpus(), gpus=two_gpus().gpus[:1]),
+        replace(two_gpus(), nics=()),
+        replace(two_gpus(), pairs=()),
+        replace(two_gpus(), pods=None),
+    ],
+    ids=["generation", "gpu gone", "nic gone", "pairs", "kubelet silent"],
+)
+def test_what_went_away_needs_a_full_report(new: f.NodeFacts) -> None:
+    assert facts_delta.difference(two_gpus(), new) is None
+
+
+def test_a_change_of_another_topology_is_refused() -> None:
+    """C103: readings of an old MIG layout are never mixed with a new one."""
+    delta = wire.Delta(topology_generation=7, collected_at_s=1001.0)
+    with pytest.raises(BadInput, match="topology_generation is 7; the last full report had 1"):
+        facts_delta.apply(two_gpus(), delta)
+
+
+@settings(max_examples=40, deadline=None)
+@given(any_facts(), any_facts())
+def test_a_change_leads_from_any_facts_to_any_other(old: f.NodeFacts, new: f.NodeFacts) -> None:
+    new = replace(new, state=replace(new.state, topology_generation=old.state.topology_generation))
+    delta = facts_delta.difference(old, new)
+    if delta is None:
+        return
+    after = facts_delta.apply(old, delta)
+    assert (after.gpus, after.memory, after.nics) == (new.gpus, new.memory, new.nics)
+    assert after.state.collected_at_s == new.state.collected_at_s
+
+
+def test_measurements_are_added_and_replaced_by_newer_ones() -> None:
+    def sample(peer: str, p99_us: float, at_s: float) -> f.ReachSample:
+        return f.ReachSample(
+            peer=peer,
+            size_bytes=65536,
+            p50_us=10,
+            p99_us=p99_us,
+            p999_us=900,
+            count=100,
+            transport="tcp",
+            measured_at_s=at_s,
+        )
+
+    old = replace(two_gpus(), reach=(sample("n2", 80, 1), sample("n3", 90, 1)))
+    delta = facts_delta.difference(old, replace(old, reach=(sample("n2", 85, 2),)))
+    assert delta is not None
+    assert facts_delta.apply(old, delta).reach == (sample("n2", 85, 2), sample("n3", 90, 1))
+
+
+@pytest.mark.parametrize(
+    ("full", "said"),
+    [
+        (wire.Full(), "node is 'missing'"),
+        (
+            wire.Full(node=wire.Node(nvml=wire.NVML_OK), gpus=[wire.Gpu(uuid="a", health=wire.HEALTHY)] * 2),
+            "each uuid may come once",
+        ),
+        (wire.Full(node=wire.Node(nvml=wire.NVML_OK), gpus=[wire.Gpu(health=wire.HEALTHY)]), "gpus.uuid is ''"),
+        (wire.Full(node=wire.Node(nvml=wire.NVML_OK), gpus=[wire.Gpu(uuid="a")]), "health is 0; use one of 1, 2, 3"),
+        (
+            wire.Full(
+                node=wire.Node(nvml=wire.NVML_OK), gpus=[wire.Gpu(uuid=str(i), health=wire.HEALTHY) for i in range(129)]
+            ),
+            "gpus is '129 entries'; at most 128 are taken",
+        ),
+        (wire.Full(node=wire.Node(nvml=wire.NVML_OK, problems=["x" * 513])), "at most 512 characters"),
+        (
+            wire.Full(
+                node=wire.Node(nvml=wire.NVML_OK), reach=[wire.ReachSample(peer="b", size_bytes=1, count=1, p50_us=2)]
+            ),
+            "use 0 <= p50 <= p99",
+        ),
+        (
+            wire.Full(
+                node=wire.Node(nvml=wire.NVML_OK),
+                reach=[wire.ReachSample(peer="b", size_bytes=1, count=1, p999_us=float("nan"))],
+            ),
+            "use 0 <= p50 <= p99",
+        ),
+    ],
+)
+def test_a_report_out_of_bounds_is_refused(full: wire.Full, said: str) -> None:
+    with pytest.raises(BadInput, match=said):
+        facts_wire.read_full(full)
+
+
+# --- fabric and ages -----------------------------------------------------------------------------
+
+
+def test_c074_the_key_of_a_domain_is_cluster_and_clique() -> None:
+    def fabric(cluster: str) -> f.Fabric:
+        return f.Fabric(state=f.FabricState.COMPLETED, status=0, cluster_uuid=cluster, clique_id=32766)
+
+    n1, n2, n3 = fabric("6f4a"), fabric("2244"), fabric("6f4a")
+    assert n1.domain == n3.domain == ("6f4a", 32766)
+    assert n2.domain == ("2244", 32766)
+
+
+@pytest.mark.parametrize(
+    ("fabric", "why"),
+    [
+        (
+            f.Fabric(state=f.FabricState.COMPLETED, status=15, clique_id=0, cluster_uuid="6f4a"),
+            "ended with NVML status 15",
+        ),
+        (f.Fabric(state=f.FabricState.COMPLETED, clique_id=0, cluster_uuid="6f4a"), "NVML status unknown"),
+        (f.Fabric(state=f.FabricState.IN_PROGRESS, clique_id=0, cluster_uuid="6f4a"), "is starting"),
+        (f.Fabric(state=f.FabricState.NOT_STARTED), "is not started"),
+        (
+            f.Fabric(state=f.FabricState.COMPLETED, status=0, health="unhealthy", cluster_uuid="a", clique_id=1),
+            "unhealthy",
+        ),
+        (f.Fabric(state=f.FabricState.COMPLETED, status=0, clique_id=0), ""),
+        (f.Fabric(state=f.FabricState.NOT_SUPPORTED, cluster_uuid="a", clique_id=1), ""),
+    ],
+)
+def test_c076_no_domain_unless_completed_successfully_with_a_cluster(fabric: f.Fabric, why: str) -> None:
+    assert fabric.domain is None
+    assert why in fabric.why_unusable
+    assert bool(why) == bool(fabric.why_unusable)
+
+
+def test_facts_age_from_fresh_through_stale_to_expired() -> None:
+    limits = AgeLimits(stale_s=45, expired_s=300)
+    ages = {0: Freshness.FRESH, 45: Freshness.FRESH, 46: Freshness.STALE, 299: Freshness.STALE, 300: Freshness.EXPIRED}
+    assert {age: limits.freshness(age) for age in ages} == ages
+    assert facts_age.say(42, Freshness.FRESH) == "42s old"
+    assert facts_age.say(125, Freshness.STALE) == "2m5s old, stale"
+    assert facts_age.say(720, Freshness.EXPIRED) == "12m0s old, expired: not used"
+    with pytest.raises(BadInput, match="0 < stale < expired"):
+        AgeLimits(stale_s=10, expired_s=10)
+
+
+def test_c098_gpus_of_an_agent_without_nvml_are_stale_at_once_and_expire() -> None:
+    limits = AgeLimits(stale_s=45, expired_s=300)
+    lost = replace(two_gpus(), state=state(nvml=f.NvmlState.LOST, collected_at_s=1001.0, nvml_good_at_s=1000.0))
+    assert facts_age.of_gpus(two_gpus(), 5.0, 5.0, limits) is Freshness.FRESH
+    assert facts_age.of_gpus(lost, 5.0, 5.0, limits) is Freshness.STALE
+    later = replace(lost, state=replace(lost.state, collected_at_s=1300.0))
+    assert facts_age.of_gpus(later, 5.0, 5.0, limits) is Freshness.EXPIRED

@@ -1,0 +1,300 @@
+"""What an agent knows of its node: GPUs, links, MIG, fabric, NICs, who holds which device. Values, nothing else.
+
+The wire form of the same is `agent.proto`, which has the unit and the meaning of every field. `None` means "not
+known" and never "zero"; why a GPU's field is not known stands in `Gpu.refused`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+NO_CLUSTER: Final = "00000000-0000-0000-0000-000000000000"  # NVML's answer where no multi-node domain is set up
+
+
+class NvmlState(StrEnum):
+    """How NVML answers."""
+
+    OK = "ok"
+    ABSENT = "absent"  # no library or no driver
+    LOST = "lost"  # it answered before
+
+
+class Health(StrEnum):
+    """Whether a GPU may be used."""
+
+    HEALTHY = "healthy"
+    UNHEALTHY = "unhealthy"
+    LOST = "lost"
+
+
+class Remote(StrEnum):
+    """What is at the other end of an NVLink."""
+
+    GPU = "gpu"
+    SWITCH = "switch"
+    NPU = "npu"
+
+
+class FabricState(StrEnum):
+    """How far the start of the multi-node NVLink fabric is."""
+
+    NOT_SUPPORTED = "not-supported"
+    NOT_STARTED = "not-started"
+    IN_PROGRESS = "in-progress"
+    COMPLETED = "completed"
+
+
+class MemoryKind(StrEnum):
+    """Whose memory the numbers are about."""
+
+    DEDICATED = "dedicated"
+    UNIFIED = "unified"
+    SUM_OF_MIG = "sum-of-mig"
+
+
+class Distance(StrEnum):
+    """PCIe between two devices of a node, nearest first; the words of `nvidia-smi topo -m`."""
+
+    SAME = "SAME"
+    PIX = "PIX"
+    PXB = "PXB"
+    PHB = "PHB"
+    NODE = "NODE"
+    SYS = "SYS"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NvLink:
+    """One link of a GPU that exists, up or not. `speed_mbps` is one direction."""
+
+    link: int
+    active: bool
+    version: str | None = None
+    speed_mbps: int | None = None
+    remote: Remote | None = None
+    remote_bus_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fabric:
+    """Membership in a multi-node NVLink domain, as told."""
+
+    state: FabricState
+    cluster_uuid: str | None = None
+    clique_id: int | None = None
+    status: int | None = None
+    health_mask: int | None = None
+    health: str | None = None
+
+    @property
+    def domain(self) -> tuple[str, int] | None:
+        """The domain's key, (cluster uuid, clique id), or None unless the fabric is up and usable.
+
+        A clique id alone repeats between racks, and a completed start may still have failed.
+        """
+        if self.state is not FabricState.COMPLETED or self.why_unusable:
+            return None
+        if self.cluster_uuid is None or self.clique_id is None:
+            return None
+        return self.cluster_uuid, self.clique_id
+
+    @property
+    def why_unusable(self) -> str:
+        """Why there is no domain although the GPU could have one, in words; "" if there is one, or could be none."""
+        if self.state is FabricState.NOT_SUPPORTED:
+            return ""
+        if self.state is not FabricState.COMPLETED:
+            return "its fabric is not started" if self.state is FabricState.NOT_STARTED else "its fabric is starting"
+        if self.status != 0:
+            return f"its fabric ended with NVML status {'unknown' if self.status is None else self.status}"
+        return "its fabric is unhealthy" if self.health == "unhealthy" else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigInstance:
+    """A GPU instance. Slices are memory slices; `uuid` is None while no compute instance uses it."""
+
+    gpu_instance_id: int
+    compute_instance_id: int | None = None
+    uuid: str | None = None
+    profile: str | None = None
+    start_slice: int | None = None
+    size_slices: int | None = None
+    compute_slices: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MigProfile:
+    """A kind of GPU instance; `placements` are (start, size) in memory slices, all legal ones."""
+
+    id: int
+    name: str | None = None
+    compute_slices: int | None = None
+    most_instances: int | None = None
+    remaining: int | None = None
+    memory_bytes: int | None = None
+    placements: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mig:
+    """How a GPU is, or could be, divided."""
+
+    enabled: bool
+    enabled_after_reset: bool | None = None
+    instances: tuple[MigInstance, ...] = ()
+    profiles: tuple[MigProfile, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Xid:
+    """An error that the driver reported; `at_s` is a wall time, the last one's."""
+
+    code: int
+    at_s: float
+    count: int = 1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gpu:
+    """One GPU, without its memory readings. Of a lost one only uuid, index, bus id, name and place are known."""
+
+    uuid: str
+    index: int | None = None
+    name: str | None = None
+    bus_id: str | None = None
+    health: Health = Health.HEALTHY
+    health_why: str | None = None
+    numa_node: int | None = None
+    pci_path: tuple[str, ...] = ()
+    nvlinks: tuple[NvLink, ...] = ()
+    fabric: Fabric | None = None
+    mig: Mig | None = None
+    xids: tuple[Xid, ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()  # (field, reason)
+    bar1_total_bytes: int | None = None
+    architecture: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Memory:
+    """A reading of a GPU's or MIG instance's memory, as NVML gives it; `used_bytes` is without the reserved part."""
+
+    uuid: str
+    kind: MemoryKind = MemoryKind.DEDICATED
+    total_bytes: int | None = None
+    reserved_bytes: int | None = None
+    used_bytes: int | None = None
+    free_bytes: int | None = None
+
+    @property
+    def allocatable_bytes(self) -> int | None:
+        """Total less the driver's own part; the total itself where that part is not told."""
+        return None if self.total_bytes is None else max(0, self.total_bytes - (self.reserved_bytes or 0))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuPair:
+    """PCIe between two GPUs by uuid, a < b."""
+
+    a: str
+    b: str
+    distance: Distance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NicPort:
+    """One port; `rate_mbps` is one direction."""
+
+    port: int
+    active: bool | None = None
+    rate_mbps: int | None = None
+    link_layer: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Nic:
+    """A network card; `gpus` are (GPU uuid, distance)."""
+
+    name: str
+    rdma: bool
+    interfaces: tuple[str, ...] = ()
+    bus_id: str | None = None
+    numa_node: int | None = None
+    pci_path: tuple[str, ...] = ()
+    ports: tuple[NicPort, ...] = ()
+    gpus: tuple[tuple[str, Distance], ...] = ()
+    guid: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Holding:
+    """The devices of one resource that a container holds."""
+
+    namespace: str
+    pod: str
+    container: str
+    resource: str
+    device_ids: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodDevices:
+    """What the kubelet says; `allocatable` is (resource, device ids): the capacity, not what is free."""
+
+    collected_at_s: float
+    holdings: tuple[Holding, ...] = ()
+    allocatable: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReachSample:
+    """How long one message of `size_bytes` took to `peer`, one way, set-up left out."""
+
+    peer: str
+    size_bytes: int
+    p50_us: float
+    p99_us: float
+    p999_us: float
+    count: int
+    transport: str
+    measured_at_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeState:
+    """The node as a whole. Times are wall times of the agent's clock."""
+
+    collected_at_s: float
+    topology_generation: int
+    nvml: NvmlState
+    nvml_problem: str | None = None
+    nvml_good_at_s: float | None = None
+    driver_version: str | None = None
+    cuda_driver_version: int | None = None
+    nvidia_peermem: bool | None = None
+    dma_buf: bool | None = None
+    problems: tuple[str, ...] = ()
+    system_memory_total_bytes: int | None = None
+    system_memory_available_bytes: int | None = None
+
+    @property
+    def gpudirect(self) -> bool | None:
+        """Whether a NIC can reach GPU memory without a copy through the CPU; None where neither way is known."""
+        known = [way for way in (self.nvidia_peermem, self.dma_buf) if way is not None]
+        return any(known) if known else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts:
+    """Everything one agent reports, each tuple sorted by its key."""
+
+    state: NodeState
+    gpus: tuple[Gpu, ...] = ()
+    memory: tuple[Memory, ...] = ()
+    pairs: tuple[GpuPair, ...] = ()
+    nics: tuple[Nic, ...] = ()
+    pods: PodDevices | None = None
+    reach: tuple[ReachSample, ...] = ()

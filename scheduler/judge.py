@@ -65,23 +65,25 @@ def judge(
     nodes: NDArray[np.int64] | None = None,
 ) -> Judged:
     """Judge the nodes asked (all of them by default). `reach_us` is (N,) and says how far each node is."""
-    asked = np.arange(len(snapshot.table)) if nodes is None else nodes
-    free = snapshot.free[asked]
+    table = snapshot.table
+    asked = np.arange(len(table)) if nodes is None else nodes
+    allocatable = table.allocatable if nodes is None else table.allocatable[nodes]
+    free = allocatable - (snapshot.used if nodes is None else snapshot.used[nodes])
     codes = np.full(len(asked), VerdictCode.ELIGIBLE, dtype=np.int8)
     codes[reach_us[asked] > bound.us] = VerdictCode.REACH_EXCEEDED
     short_of = np.full(len(asked), -1, dtype=np.int64)
     # The rarest resource is judged last, so that it is the one named where several are short.
     order = sorted(
         (i for i in np.flatnonzero(need.row).tolist()),
-        key=lambda i: (_BY_RESOURCE.get(snapshot.table.resources[i], VerdictCode.INSUFFICIENT_OTHER) * -1, i),
+        key=lambda i: (_BY_RESOURCE.get(table.resources[i], VerdictCode.INSUFFICIENT_OTHER) * -1, i),
     )
     for column in order:
         short = free[:, column] < need.row[column]
-        codes[short] = _BY_RESOURCE.get(snapshot.table.resources[column], VerdictCode.INSUFFICIENT_OTHER)
+        codes[short] = _BY_RESOURCE.get(table.resources[column], VerdictCode.INSUFFICIENT_OTHER)
         short_of[short] = column
     for column in order:
         # After all shortages: a node that has none of something does not get it by waiting.
-        absent = snapshot.table.allocatable[asked, column] == 0
+        absent = allocatable[:, column] == 0
         codes[absent] = VerdictCode.RESOURCE_MISSING
         short_of[absent] = column
     if need.missing:
@@ -147,7 +149,10 @@ def _shortage(
     alone = ((free < need.row) & (need.row > 0)).sum(axis=1) == 1
     suffices = within & alone & (table.allocatable[nodes, columns] >= asked)
     gap = (asked - np.maximum(have, 0)) / np.maximum(asked, 1)
-    best = int(np.lexsort((nodes, gap, ~within, ~suffices))[0])
+    rank = np.where(suffices, 0, np.where(within, 1, 2))
+    first = np.flatnonzero(rank == rank.min())
+    first = first[gap[first] == gap[first].min()]
+    best = int(first[np.argmin(nodes[first])])
     name = table.resources[columns[best]]
     return Verdict(
         code,
@@ -172,14 +177,43 @@ def decision_of(
 
     `partners` are (pod name, node index) of the other phase; the worst of them from the chosen node is named.
     """
-    table = snapshot.table
-    counts = np.bincount(judged.codes, minlength=len(VerdictCode))
-    eligible = np.flatnonzero(judged.codes == VerdictCode.ELIGIBLE.value)
-    order = eligible[np.argsort(-judged.scored.total_nano[eligible])][: KEEP + 1].tolist()
+    order = ranking_of(judged, KEEP + 1)
     at: NDArray[np.int64] = np.flatnonzero(judged.nodes == (-1 if chosen is None else chosen))
     if len(at):
         order = [int(at[0]), *(i for i in order if i != at[0])]
-    ranked = tuple(_candidate(snapshot, judged, i, partners, bound) for i in order[:KEEP])
+    ranked = [candidate_of(snapshot, judged, i, partners, bound) for i in order[:KEEP]]
+    nearest = nearest_misses(snapshot, judged, need, bound, partners)
+    return record_of(snapshot, request, counts_of(judged), nearest, ranked, bound, partners, chosen)
+
+
+def counts_of(judged: Judged) -> NDArray[np.int64]:
+    """Nodes per verdict code, shape (codes,)."""
+    counts: NDArray[np.int64] = np.bincount(judged.codes, minlength=len(VerdictCode))
+    return counts
+
+
+def ranking_of(judged: Judged, count: int) -> list[int]:
+    """Positions of the best eligible nodes, best first: scores are distinct, so a partial sort says the same."""
+    total = judged.scored.total_nano
+    positions = np.flatnonzero(judged.codes == VerdictCode.ELIGIBLE.value)
+    if len(positions) > count:
+        positions = positions[np.argpartition(-total[positions], count)[:count]]
+    order: list[int] = positions[np.argsort(-total[positions])].tolist()
+    return order
+
+
+def record_of(
+    snapshot: Snapshot,
+    request: PodRequest,
+    counts: NDArray[np.int64],
+    nearest: Mapping[VerdictCode, Verdict],
+    ranked: Sequence[Candidate],
+    bound: ReachBound,
+    partners: Sequence[tuple[str, int]],
+    chosen: int | None,
+) -> Decision:
+    """The decision that these findings make; names the worst partner of the chosen node."""
+    table = snapshot.table
     pair = None
     if chosen is not None and partners:
         name, node = _farthest(snapshot, chosen, partners, bound)
@@ -191,11 +225,11 @@ def decision_of(
         snapshot_id=snapshot.id,
         request=request,
         bound_us=bound.us,
-        node_count=len(judged.nodes),
+        node_count=int(counts.sum()),
         eligible=int(counts[VerdictCode.ELIGIBLE]),
         ruled_out={c: int(counts[c]) for c in VerdictCode if c is not VerdictCode.ELIGIBLE and counts[c]},
-        nearest=nearest_misses(snapshot, judged, need, bound, partners),
-        ranked=ranked,
+        nearest=nearest,
+        ranked=tuple(ranked),
         chosen=None if chosen is None else table.names[chosen],
         partner=pair,
         facts_age_s=snapshot.facts_age_s,
@@ -208,9 +242,10 @@ def _farthest(snapshot: Snapshot, node: int, partners: Sequence[tuple[str, int]]
     return min(partners, key=lambda p: (-row[p[1]], p[0]))
 
 
-def _candidate(
+def candidate_of(
     snapshot: Snapshot, judged: Judged, position: int, partners: Sequence[tuple[str, int]], bound: ReachBound
 ) -> Candidate:
+    """The readable form of one judged node."""
     node = int(judged.nodes[position])
     reach = None
     if partners:

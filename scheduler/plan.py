@@ -16,19 +16,17 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.decision import Decision, Outcome, PairReach, Plan
-from scheduler.judge import Need, decision_of, judge, need_of, worst_reach_us
+from scheduler.decision import Outcome, Plan
+from scheduler.judge import Need, need_of
 from scheduler.minimum import choices
+from scheduler.planned import Places, planned
 from scheduler.policy import Policy
 from scheduler.request import GangRequest, PodRequest, ReachBound
 from scheduler.search import Found, Item, Search
 from scheduler.shortfall import held_decisions, shortfall_of
 from scheduler.what_if import WHAT_IF_SHARE, remedies
-from topology.isochrone_sets import as_requirement, isochrone_masks
-from topology.labels import DECODE, PHASES, PREFILL
+from topology.labels import PHASES
 from topology.snapshot import Assumed, Snapshot
-
-Places = dict[str, int]  # pod uid to node index
 
 
 def plan(gang: GangRequest, snapshot: Snapshot, policy: Policy | None = None, *, advise: bool = True) -> Plan:
@@ -42,7 +40,7 @@ def plan(gang: GangRequest, snapshot: Snapshot, policy: Policy | None = None, *,
         if gang.still_needed(phase) > len(of_phase):
             nobody = not of_phase and not any(p.phase == phase for p in gang.partners)
             return _without_places(gang, snapshot, Outcome.WAITING_FOR_PARTNER if nobody else Outcome.WAITING_FOR_GANG)
-    needs = {m.uid: need_of(m, snapshot) for m in gang.members}
+    needs = _needs(gang, snapshot)
     fixed = _partner_nodes(gang, snapshot)
     members = sorted(gang.members, key=lambda m: (m.phase, m.name, m.uid))
     places, expanded, complete = _place(gang, snapshot, policy, members, needs, fixed)
@@ -66,7 +64,20 @@ def plan(gang: GangRequest, snapshot: Snapshot, policy: Policy | None = None, *,
             shortfall=shortfall,
             expanded=expanded,
         )
-    return _planned(gang, snapshot, policy, needs, fixed, places, expanded)
+    return planned(gang, snapshot, policy, needs, fixed, places, expanded)
+
+
+def _needs(gang: GangRequest, snapshot: Snapshot) -> dict[str, Need]:
+    """By member uid; members that ask for the same share one need."""
+    known: dict[tuple[int, tuple[tuple[str, int], ...]], Need] = {}
+    found = {}
+    for member in gang.members:
+        key = id(member.spec), tuple(sorted(member.amounts.items()))
+        if key not in known:
+            known[key] = need_of(member, snapshot)
+        found[member.uid] = known[key]
+    alike: dict[tuple[object, ...], Need] = {}
+    return {uid: alike.setdefault(_asked(need), need) for uid, need in found.items()}
 
 
 def _place(
@@ -162,9 +173,13 @@ def _search(
     return search.run(), grouped
 
 
+def _asked(need: Need) -> tuple[object, ...]:
+    return need.row.tobytes(), need.accepts.tobytes(), need.missing
+
+
 def _kind(member: PodRequest, need: Need) -> tuple[object, ...]:
-    """Members of one kind are interchangeable to the search."""
-    return (member.phase, need.row.tobytes(), need.accepts.tobytes(), need.missing)
+    """Members of one kind are interchangeable to the search. Equal needs are one object."""
+    return member.phase, id(need)
 
 
 def _by_uid(grouped: Sequence[Sequence[PodRequest]], found: Found) -> Places | None:
@@ -198,63 +213,3 @@ def _assumed(snapshot: Snapshot, members: Iterable[PodRequest], places: Places) 
 
 def _without_places(gang: GangRequest, snapshot: Snapshot, outcome: str) -> Plan:
     return Plan(request=gang, outcome=outcome, snapshot_id=snapshot.id, decisions={})
-
-
-def _planned(
-    gang: GangRequest,
-    snapshot: Snapshot,
-    policy: Policy,
-    needs: Mapping[str, Need],
-    fixed: Mapping[str, NDArray[np.int64]],
-    places: Places,
-    expanded: int,
-) -> Plan:
-    table, bound = snapshot.table, gang.bound
-    on_phase = {phase: np.append(fixed[phase], _nodes(gang.members, places, phase)) for phase in PHASES}
-    masks = isochrone_masks(table, on_phase[PREFILL].tolist(), on_phase[DECODE].tolist(), bound.us, bound.size_bytes)
-    sets = {
-        phase: as_requirement(table, mask, _nodes(gang.members, places, phase).tolist())
-        for phase, mask in zip(PHASES, masks, strict=True)
-    }
-    after = snapshot.with_assumed(_assumed(snapshot, gang.members, places))
-    named = _named_places(gang, snapshot, places)
-    decisions: dict[str, Decision] = {}
-    for member in sorted(gang.members, key=lambda m: (m.phase, m.name, m.uid)):
-        partners = named[DECODE if member.phase == PREFILL else PREFILL]
-        now = after.without_assumed([member.uid])
-        need = needs[member.uid]
-        reach = (
-            worst_reach_us(now, [node for _, node in partners], bound.size_bytes)
-            if partners
-            else table.reach.self_us(bound.size_bytes)
-        )
-        judged = judge(now, need, reach, bound, policy)
-        decisions[member.uid] = decision_of(now, member, need, judged, bound, partners, places.get(member.uid))
-    pairs = [d.partner for d in decisions.values() if d.partner]
-    return Plan(
-        request=gang,
-        outcome=Outcome.PLANNED if places else Outcome.HELD,
-        snapshot_id=snapshot.id,
-        decisions=decisions,
-        places={uid: table.names[node] for uid, node in sorted(places.items())},
-        prefill_set=sets[PREFILL],
-        decode_set=sets[DECODE],
-        worst=max(pairs, key=_far) if pairs else None,
-        expanded=expanded,
-    )
-
-
-def _far(pair: PairReach) -> tuple[float, str, str]:
-    return pair.reach.us, pair.prefill, pair.decode
-
-
-def _named_places(gang: GangRequest, snapshot: Snapshot, places: Places) -> dict[str, list[tuple[str, int]]]:
-    """Per phase (pod name, node index) of partners and planned members; an unbound partner counts everywhere."""
-    index = snapshot.table.index
-    named: dict[str, list[tuple[str, int]]] = {phase: [] for phase in PHASES}
-    for partner in gang.partners:
-        named[partner.phase] += [(partner.name, index[n]) for n in partner.nodes if n in index]
-    for member in gang.members:
-        if member.uid in places:
-            named[member.phase].append((member.name, places[member.uid]))
-    return named

@@ -39,10 +39,20 @@ class NodeSet:
 
 def near_all(table: NodeTable, members: NDArray[np.int64], bound_us: float, size_bytes: int) -> Mask:
     """Nodes within the bound of every member, shape (N,); all nodes when there are no members."""
-    mask = np.ones(len(table), dtype=bool)
-    for node in _two_of_each_kind(table, members):
-        mask &= table.reach.row_us(node, size_bytes) <= bound_us
-    mask[members] &= table.reach.self_us(size_bytes)[members] <= bound_us
+    reach = table.reach
+    members = np.unique(members)
+    kinds, counts = np.unique(reach.kind[members], return_counts=True)
+    near = np.ones(len(reach.first), dtype=bool)  # by kind, for nodes that are not members themselves
+    near_but_own = near.copy()  # for the only member of its kind, which has no twin to be near to
+    for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True):
+        within = reach.kind_row_us(kind, size_bytes) <= bound_us
+        near &= within
+        if count == 1:
+            within = within.copy()
+            within[kind] = True
+        near_but_own &= within
+    mask: Mask = near[reach.kind]
+    mask[members] = near_but_own[reach.kind[members]] & (reach.self_us(size_bytes)[members] <= bound_us)
     return mask
 
 
@@ -53,23 +63,22 @@ def nearest_us(
 
     `others` are members too, but no neighbours to themselves: nodes with room for one pod, say, and not for two.
     """
-    best = np.full(len(table), np.inf)
-    for node in _two_of_each_kind(table, members):
-        best = np.minimum(best, table.reach.row_us(node, size_bytes))
-    best[members] = np.minimum(best[members], table.reach.self_us(size_bytes)[members])
-    for node in _two_of_each_kind(table, np.empty(0, dtype=np.int64) if others is None else others):
-        row = table.reach.row_us(node, size_bytes).copy()
-        row[node] = np.inf  # its twin sees it
-        best = np.minimum(best, row)
+    reach = table.reach
+    everyone = np.union1d(members, np.empty(0, dtype=np.int64) if others is None else others)
+    kinds, counts = np.unique(reach.kind[everyone], return_counts=True)
+    nearest = np.full(len(reach.first), np.inf)
+    nearest_but_own = nearest.copy()
+    for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True):
+        row = reach.kind_row_us(kind, size_bytes)
+        nearest = np.minimum(nearest, row)
+        if count == 1:
+            row = row.copy()
+            row[kind] = np.inf
+        nearest_but_own = np.minimum(nearest_but_own, row)
+    best: NDArray[np.float64] = nearest[reach.kind]
+    best[everyone] = nearest_but_own[reach.kind[everyone]]
+    best[members] = np.minimum(best[members], reach.self_us(size_bytes)[members])
     return best
-
-
-def _two_of_each_kind(table: NodeTable, nodes: NDArray[np.int64]) -> list[int]:
-    """At most two nodes of each kind. Nodes of one kind have the same row but for their own entries, so the rows of two
-    say what the rows of all would say about every other node: 1,000 nodes of four kinds cost eight rows."""
-    nodes = np.unique(nodes)  # two must be two nodes
-    kinds = table.reach.kind[nodes]
-    return [int(node) for kind in np.unique(kinds) for node in nodes[kinds == kind][:2]]
 
 
 def isochrone_masks(
@@ -127,7 +136,8 @@ def as_requirement(table: NodeTable, allowed: Mask, planned: Sequence[int]) -> N
         return best
     room = max(0, MAX_HOSTNAMES - len(wanted))
     inside = np.flatnonzero(allowed & named)
-    others = [i for i in inside[whole[group[inside]]].tolist() if i not in wanted][:room]
+    inside = inside[whole[group[inside]]][: room + len(wanted)]  # no more can be named
+    others = [i for i in inside.tolist() if i not in wanted][:room]
     if best is None or len(wanted) + len(others) > best.nodes:
         chosen = [*wanted, *others]
         return NodeSet(key=HOSTNAME, values=tuple(sorted({hostnames[i] for i in chosen})), nodes=len(chosen))

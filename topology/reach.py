@@ -22,6 +22,8 @@ from topology.links import CROSS_ZONE_US, LINKS, SWITCH_HOP_US, TCP_TIER_US, Lin
 from topology.objects import Node
 
 NO_DOMAIN = -1
+ROWS_BYTES = 16 * 2**20
+"""Memory for computed rows of reach: 400 rows at 5,000 nodes; a row costs microseconds to compute again."""
 _NVSWITCH_PRODUCTS = ("SXM", "HBM3", "HGX", "GB200", "GB300", "B200", "B300", "H200", "GH200")
 
 
@@ -61,6 +63,11 @@ def links_of(node: Node) -> NodeLinks:
     return NodeLinks(rdma=rdma, nvswitch=any(word in product for word in _NVSWITCH_PRODUCTS))
 
 
+def _kept(width: int) -> int:
+    """How many rows of so many numbers a cache may keep."""
+    return max(16, min(4096, ROWS_BYTES // (8 * max(width, 1))))
+
+
 def _codes(values: Sequence[str]) -> NDArray[np.int32]:
     """Names to integers; the empty name becomes NO_DOMAIN, which never equals another node's."""
     known: dict[str, int] = {}
@@ -79,8 +86,11 @@ class ReachModel:
         self.nvswitch = np.array([link.nvswitch for link in links], dtype=bool)
         columns = np.stack([self.zone, self.spine, self.leaf, self.fabric, self.rdma, self.nvswitch])
         # Nodes of one kind can be swapped without changing any reach: a search need try only one of them.
-        self.kind: NDArray[np.int64] = np.unique(columns, axis=1, return_inverse=True)[1].reshape(-1)
-        self._row = lru_cache(maxsize=4096)(self._compute_row)
+        _, first, kind = np.unique(columns, axis=1, return_index=True, return_inverse=True)
+        self.first: NDArray[np.int64] = first  # one node of each kind
+        self.kind: NDArray[np.int64] = kind.reshape(-1)
+        self._row = lru_cache(maxsize=_kept(len(self.kind)))(self._compute_row)
+        self._kind_row = lru_cache(maxsize=_kept(len(first)))(self._compute_kind_row)
 
     def __len__(self) -> int:
         return len(self.zone)
@@ -88,6 +98,13 @@ class ReachModel:
     def row_us(self, node: int, size_bytes: int) -> NDArray[np.float64]:
         """Reach from one node to all N nodes (itself included), shape (N,), microseconds. Do not write to it."""
         return self._row(node, size_bytes)
+
+    def kind_row_us(self, kind: int, size_bytes: int) -> NDArray[np.float64]:
+        """Reach from a node of one kind to another node of each kind, shape (kinds,), microseconds. Do not write to it.
+
+        With the reach of a node to itself (`self_us`) this is all of reach, in far fewer numbers than nodes.
+        """
+        return self._kind_row(kind, size_bytes)
 
     def self_us(self, size_bytes: int) -> NDArray[np.float64]:
         """Reach of every node to itself by its worst GPU pair, shape (N,), microseconds."""
@@ -103,29 +120,36 @@ class ReachModel:
         return Reach(us=float(self.row_us(a, size_bytes)[b]), path=self._path(a, b))
 
     def _compute_row(self, node: int, size_bytes: int) -> NDArray[np.float64]:
-        tcp, rdma = LINKS[LinkKind.TCP], LINKS[LinkKind.RDMA]
-        same_leaf = self._shares(self.leaf, node)
-        same_spine = self._shares(self.spine, node)
-        # Tiers crossed: 0 inside a leaf, 1 inside a spine, 2 beyond (or unknown, which is read as the worse).
-        tiers = np.where(same_leaf, 0, np.where(same_spine, 1, 2))
-        both_rdma = self.rdma & self.rdma[node]
-        over_rdma = rdma.latency_us + (1 + 2 * tiers) * SWITCH_HOP_US + size_bytes / rdma.bytes_per_us
-        over_tcp = tcp.latency_us + tiers * TCP_TIER_US + size_bytes / tcp.bytes_per_us
-        row = np.where(both_rdma, over_rdma, over_tcp)
-        far = self.zone != self.zone[node]
-        beyond_page = max(0, size_bytes - DEFAULT_REACH_SIZE_BYTES)
-        row = np.where(far, CROSS_ZONE_US + beyond_page / tcp.bytes_per_us, row)
-        fabric = LINKS[LinkKind.NVLINK_FABRIC]
-        in_fabric = self._shares(self.fabric, node)
-        row = np.where(in_fabric, fabric.latency_us + SWITCH_HOP_US + size_bytes / fabric.bytes_per_us, row)
+        row = self.kind_row_us(int(self.kind[node]), size_bytes)[self.kind]
         row[node] = self.self_us(size_bytes)[node]
         row.setflags(write=False)
         return row
 
-    def _shares(self, column: NDArray[np.int32], node: int) -> NDArray[np.bool_]:
-        if column[node] == NO_DOMAIN:
-            return np.zeros(len(column), dtype=bool)
-        shared: NDArray[np.bool_] = column == column[node]
+    def _compute_kind_row(self, kind: int, size_bytes: int) -> NDArray[np.float64]:
+        tcp, rdma = LINKS[LinkKind.TCP], LINKS[LinkKind.RDMA]
+        same_leaf = self._shares(self.leaf, kind)
+        same_spine = self._shares(self.spine, kind)
+        # Tiers crossed: 0 inside a leaf, 1 inside a spine, 2 beyond (or unknown, which is read as the worse).
+        tiers = np.where(same_leaf, 0, np.where(same_spine, 1, 2))
+        both_rdma = self.rdma[self.first] & self.rdma[self.first[kind]]
+        over_rdma = rdma.latency_us + (1 + 2 * tiers) * SWITCH_HOP_US + size_bytes / rdma.bytes_per_us
+        over_tcp = tcp.latency_us + tiers * TCP_TIER_US + size_bytes / tcp.bytes_per_us
+        row = np.where(both_rdma, over_rdma, over_tcp)
+        zone = self.zone[self.first]
+        beyond_page = max(0, size_bytes - DEFAULT_REACH_SIZE_BYTES)
+        row = np.where(zone != zone[kind], CROSS_ZONE_US + beyond_page / tcp.bytes_per_us, row)
+        fabric = LINKS[LinkKind.NVLINK_FABRIC]
+        in_fabric = self._shares(self.fabric, kind)
+        row = np.where(in_fabric, fabric.latency_us + SWITCH_HOP_US + size_bytes / fabric.bytes_per_us, row)
+        row.setflags(write=False)
+        return row
+
+    def _shares(self, column: NDArray[np.int32], kind: int) -> NDArray[np.bool_]:
+        """Kinds in the same domain as this one, shape (kinds,); an unknown domain is shared with nobody."""
+        of_kind = column[self.first]
+        if of_kind[kind] == NO_DOMAIN:
+            return np.zeros(len(of_kind), dtype=bool)
+        shared: NDArray[np.bool_] = of_kind == of_kind[kind]
         return shared
 
     def _path(self, a: int, b: int) -> str:

@@ -28,6 +28,7 @@ class Benchmark:
 # One line a benchmark.
 BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     "gangs": Benchmark("e2e.bench.gangs", stack=True),
+    "plan": Benchmark("e2e.bench.plan"),
 }
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

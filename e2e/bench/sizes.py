@@ -62,3 +62,17 @@ def sizes(environment: Mapping[str, str] = os.environ) -> Sizes:
             except ValueError as error:
                 raise ValueError(f"{name}={text}: {error}") from None
     return Sizes(**given)
+
+
+def counted(name: str, default: int, environment: Mapping[str, str] = os.environ) -> int:
+    """One count from the variable of this name; ValueError names a variable that cannot be read."""
+    return numbers(name, (default,), environment)[0]
+
+
+def numbers(name: str, default: tuple[int, ...], environment: Mapping[str, str] = os.environ) -> tuple[int, ...]:
+    """Counts, with commas between them, from the variable of this name."""
+    text = environment.get(name, "")
+    try:
+        return _numbers(text) if text else default
+    except ValueError as error:
+        raise ValueError(f"{name}={text}: {error}") from None

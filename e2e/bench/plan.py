@@ -1,0 +1,77 @@
+"""How long a plan takes: 2 prefill and 4 decode pods on clusters of 500, 5,000 and 20,000 nodes, 70 % full.
+
+What is measured is what the controller calls for a gang: places, isochrone sets and the decision of every pod. Between
+two plans a hundredth of the pods leaves and others come, so no plan sees the state of the one before; the node table
+stays, as in life. Time is processor time of the planning thread: a plan waits for nothing, so on a free core that is
+the time that passes, and neighbours on a shared machine do not count.
+
+`NODES=500,5000` shortens the sizes, `PLANS=50` the number of plans for each.
+"""
+
+import gc
+import math
+from collections.abc import Iterator, Sequence
+from time import perf_counter, thread_time
+from typing import Final
+
+from e2e.bench.filled import Filled, gang
+from e2e.bench.report import Figure, Goal, matrix
+from e2e.bench.sizes import counted, numbers
+from scheduler.decision import Outcome
+from scheduler.plan import plan
+
+WARM: Final = 5
+"""Plans before the first that counts: they fill what is kept with the node table (acceptance, label groups)."""
+WIDTHS: Final = (1, 2, 4, 8)
+"""GPUs of every pod of a gang, in turn."""
+FULL: Final = 0.7
+GOALS: Final = {5_000: Goal("<=", 20.0)}
+
+
+def measure() -> Iterator[list[Figure]]:
+    """One figure a size, and how the p99 grows from the smallest to the largest."""
+    plans, found = counted("PLANS", 400), dict[int, float]()
+    rows = []
+    for size in numbers("NODES", (500, 5_000, 20_000)):
+        cpu_ms, wall_ms, placed = _timed(size, plans)
+        found[size] = _percentile(cpu_ms, 0.99)
+        rows.append(
+            (
+                str(size),
+                *(f"{_percentile(cpu_ms, q):.1f}" for q in (0.5, 0.9, 0.99, 1.0)),
+                f"{_percentile(wall_ms, 0.99):.1f}",
+                f"{placed} of {plans}",
+            )
+        )
+        source = f"{plans} plans of 2P4D, 1, 2, 4 and 8 GPUs a pod in turn; processor time; {placed} found places"
+        yield [Figure(f"{size} nodes p99 ms", found[size], "ms", GOALS.get(size), source=source)]
+    matrix("plan, ms", ("nodes", "p50", "p90", "p99", "longest", "p99 by the clock", "found places"), rows)
+    if len(found) > 1:
+        (small, first), (large, last) = min(found.items()), max(found.items())
+        grown = math.log(last / first) / math.log(large / small)
+        source = f"p99 from {small} to {large} nodes: 1 would be in proportion"
+        yield [Figure("growth exponent", grown, "", Goal("<=", 0.999), source=source)]
+
+
+def _timed(size: int, plans: int) -> tuple[list[float], list[float], int]:
+    """Processor and clock milliseconds of each plan, and how many gangs found places."""
+    cluster = Filled(size, seed=size, full=FULL)
+    cpu_ms, wall_ms, placed = [], [], 0
+    gc.collect()
+    gc.freeze()  # as the controller does with what it has read
+    for turn in range(WARM + plans):
+        cluster.churn()
+        snapshot, asked = cluster.snapshot(), gang(2, 4, WIDTHS[turn % len(WIDTHS)])
+        cpu, wall = thread_time(), perf_counter()
+        made = plan(asked, snapshot, advise=False)
+        cpu, wall = thread_time() - cpu, perf_counter() - wall
+        if turn >= WARM:
+            cpu_ms.append(cpu * 1e3)
+            wall_ms.append(wall * 1e3)
+            placed += made.outcome == Outcome.PLANNED
+    return cpu_ms, wall_ms, placed
+
+
+def _percentile(values: Sequence[float], share: float) -> float:
+    """The smallest value that so large a share of all does not exceed."""
+    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

@@ -13,6 +13,7 @@ from typing import Annotated
 
 import typer
 
+from admission.reach_commands import app as reach_app
 from topology.bad_input import BadInput
 
 app = typer.Typer(
@@ -24,6 +25,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+app.add_typer(reach_app, name="reach")
 
 
 def main() -> None:

@@ -54,6 +54,7 @@ def test_every_reason_of_the_code_is_listed() -> None:
 
 def test_every_command_is_listed() -> None:
     commands = {command.name or getattr(command.callback, "__name__", "") for command in app.registered_commands}
+    commands |= {group.name for group in app.registered_groups}
     assert {row.split()[1] for row in names("command")} == commands
 
 

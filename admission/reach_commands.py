@@ -1,0 +1,102 @@
+"""EDGE. `isochrone reach import`: files in, what they measure out, on standard output.
+
+It reads files (gzip too, bounded) and prints. It must never know a tool's format.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from topology.bad_input import BadInput
+from topology.measurement import MAX_TEXT_CHARS, Readout
+from topology.read_measurements import read_measurements
+from topology.show_measurements import COLUMNS, group_line, readout_json, row_of
+
+ROWS_SHOWN: Final = 24
+
+app = typer.Typer(help="Measured reach: what it is and where it comes from.", no_args_is_help=True)
+
+
+@app.callback()
+def _root() -> None:
+    """Keeps `import` a command of its own while it is the only one."""
+
+
+@app.command("import")
+def import_(
+    files: Annotated[
+        list[str], typer.Argument(metavar="FILE...", help="Outputs of measuring tools; - is standard input.")
+    ],
+    operation: Annotated[
+        str, typer.Option("--operation", help="Which nccl-tests program ran, where the file does not say: sendrecv ...")
+    ] = "",
+    output: Annotated[str, typer.Option("-o", "--output", help="table or json.")] = "table",
+) -> None:
+    """Read outputs of nccl-tests, OSU, perftest, CUDA's and superbench's tools: what they measure, between whom."""
+    if output not in ("table", "json"):
+        raise BadInput("--output", output, "use table or json")
+    readouts = [(file, _read(file, operation)) for file in files]
+    if output == "json":
+        typer.echo(json.dumps([readout_json(file, readout) for file, readout in readouts], indent=1))
+        return
+    for file, readout in readouts:
+        _print(file, readout)
+
+
+def _read(file: str, operation: str) -> Readout:
+    content, name = _text(file)
+    try:
+        return read_measurements(content, name, operation)
+    except BadInput as bad:
+        raise BadInput(f"{file}: {bad.field}", bad.value, bad.allowed) from None
+
+
+def _text(file: str) -> tuple[str, str]:
+    """Content and name. Raises BadInput naming the file."""
+    try:
+        content = sys.stdin.buffer.read(MAX_TEXT_CHARS + 1) if file == "-" else _bytes(Path(file))
+    except (OSError, EOFError, zlib.error) as error:
+        why = getattr(error, "strerror", None) or "not a whole gzip file"
+        raise BadInput("FILE", file, f"it must be a readable file: {why}") from None
+    return content.decode(errors="replace"), file
+
+
+def _bytes(path: Path) -> bytes:
+    with path.open("rb") as plain:
+        raw = plain.read(MAX_TEXT_CHARS + 1)
+    if raw[:2] != b"\x1f\x8b":
+        return raw
+    with gzip.GzipFile(fileobj=io.BytesIO(raw)) as unpacked:
+        return unpacked.read(MAX_TEXT_CHARS + 1)
+
+
+def _print(file: str, readout: Readout) -> None:
+    typer.echo(f"{file}: {readout.tool}")
+    rows = [row_of(value) for value in readout.pairs[:ROWS_SHOWN]]
+    if rows:
+        for line in _aligned([COLUMNS, *rows]):
+            typer.echo(f"  {line}")
+    if len(readout.pairs) > ROWS_SHOWN:
+        typer.echo(f"  and {len(readout.pairs) - ROWS_SHOWN} more; -o json prints all")
+    if any(row[6].endswith("*") for row in rows):
+        typer.echo("  * from a median or mean, widened by 1.5")
+    for kind in sorted({(value.operation, value.ranks) for value in readout.groups}):
+        typer.echo("  " + group_line([v for v in readout.groups if (v.operation, v.ranks) == kind]))
+    for note in readout.notes:
+        typer.echo(f"  note: {note}")
+    for warning in readout.warnings:
+        sys.stderr.write(f"isochrone: {file}: {warning}\n")
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]

@@ -14,6 +14,7 @@ from typing import Annotated
 import typer
 
 from admission.reach_commands import app as reach_app
+from admission.topology_commands import app as topology_app
 from topology.bad_input import BadInput
 
 app = typer.Typer(
@@ -25,8 +26,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
 app.add_typer(reach_app, name="reach")
+app.add_typer(topology_app, name="topology")
 
 
 def main() -> None:

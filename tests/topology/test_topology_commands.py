@@ -1,0 +1,119 @@
+"""`isochrone topology`: what it prints, and which code it leaves."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from admission.cli import main
+from tests.topology.test_read_topo_matrix import SMALL
+
+
+def leave(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
+    monkeypatch.setattr(sys, "argv", ["isochrone", "topology", *arguments])
+    with pytest.raises(SystemExit) as left:
+        main()
+    return int(left.value.code or 0)
+
+
+@pytest.fixture
+def small(tmp_path: Path) -> str:
+    path = tmp_path / "small.txt"
+    path.write_text(SMALL)
+    return str(path)
+
+
+@pytest.mark.parametrize("command", ["import", "show"])
+def test_json_has_the_four_keys(
+    command: str, small: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert leave(monkeypatch, command, small, "-o", "json") == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [(gpu["name"], gpu["numa"]) for gpu in said["gpus"]] == [("GPU0", 0), ("GPU1", 1)]
+    assert [nic["name"] for nic in said["nics"]] == ["NIC0"]
+    assert said["links"] == [
+        {"a": "GPU0", "b": "GPU1", "kind": "NV4"},
+        {"a": "GPU0", "b": "NIC0", "kind": "PIX"},
+        {"a": "GPU1", "b": "NIC0", "kind": "SYS"},
+    ]
+    assert said["warnings"] == []
+
+
+def test_show_draws_matrix_and_tree(
+    small: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert leave(monkeypatch, "show", small) == 0
+    assert capsys.readouterr().out == (
+        "      GPU0  GPU1  NIC0  NUMA\n"
+        "GPU0  X     NV4   PIX   0\n"
+        "GPU1  NV4   X     SYS   1\n"
+        "NIC0  PIX   SYS   X     N/A\n"
+        "\n"
+        "SYS  = through PCIe and the interconnect between NUMA nodes\n"
+        "PIX  = through at most one PCIe switch\n"
+        "NV#  = a bond of # NVLinks\n"
+        "\n"
+        "NUMA 0\n"
+        "  GPU0\n"
+        "NUMA 1\n"
+        "  GPU1\n"
+        "NIC0 (mlx5_7)\n"
+    )
+
+
+def test_import_says_what_it_holds(
+    small: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(small).write_bytes(gzip.compress(SMALL.replace("GPU1\tNV4", "GPU1\tNV3").encode()))
+    assert leave(monkeypatch, "import", small) == 0
+    assert capsys.readouterr().out == (
+        "nvidia-smi topo -m: 2 GPUs, 1 NIC, 2 NUMA nodes, links: 1 NV3, 1 PIX, 1 SYS\n"
+        "warning: line 3: GPU1 to GPU0 is NV4 and NV3; NV3 is taken\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (SMALL.replace("NV4\tPIX", "NV4\tPIZ").encode(), "line 2: cell 3 of GPU0 is 'PIZ'; a cell is X, NV1 to NV64"),
+        (b"hello\n", "line 1: format is 'hello'; it must be one of: nvidia-smi topo -m"),
+        (b"", "line 1: format is ''; it must be one of:"),
+        (b"GPU0\n\xff", "line 2: byte is b'\\xff'; the file must be UTF-8"),
+        (b"GPU0\n\0", "line 2: character is '\\x00'; the file must be text"),
+        (gzip.compress(b"x" * 100)[:-9], "gzip data is 'cut off'; it must be whole"),
+        (gzip.compress(bytes(40_000_000)), "size is '33554433 bytes'; at most 33554432 are read"),
+    ],
+)
+def test_a_bad_file_is_one_sentence_and_code_2(
+    content: bytes,
+    sentence: str,
+    small: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path(small).write_bytes(content)
+    assert leave(monkeypatch, "import", small) == 2
+    said = capsys.readouterr()
+    assert said.err.startswith(f"isochrone: {small}: {sentence}")
+    assert said.err.count("\n") == 1
+    assert said.out == ""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["import", "/does/not/exist"], "FILE is '/does/not/exist'; it must be a readable file: No such file"),
+        (["import", "/"], "FILE is '/'; it must be a readable file: Is a directory"),
+        (["import", "/does/not/exist", "-o", "yaml"], "-o is 'yaml'; it is text or json"),
+        (["show"], "what to show is 'missing'; name a topology file"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence_and_code_2(
+    arguments: list[str], sentence: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert leave(monkeypatch, *arguments) == 2
+    assert capsys.readouterr().err.startswith(f"isochrone: {sentence}")

@@ -14,13 +14,14 @@ import contextlib
 import json
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar
 
 from admission.gang_request import GangView, view_of
 from admission.let_go import Gatekeeper
 from admission.pod_group import API_VERSION
+from admission.waiting_words import Waiting
 from scheduler.decision import Decision, PairReach, Plan
 from scheduler.decision_log import DecisionLog
 from scheduler.explain import decision_line, gang_event, held_event, log_fields, news_key, placed_event
@@ -114,26 +115,23 @@ class Announcer:
         left = {uid: d for uid, d in plan.decisions.items() if uid not in plan.places}
         self._say_held(view, plan, left)
 
-    def waiting_for_group(self, view: GangView, group: str) -> None:
-        """The pods name a PodGroup of somebody else that does not exist yet."""
-        text = (
-            f"The PodGroup {group} that this pod names does not exist; it stays gated until somebody creates it, "
-            f"or remove the annotation {GROUP_NAME} from the pod template"
-        )
-        for pod in view.held:
-            self._post(pod, Reason.WAITING_FOR_GANG, text, key=f"group/{group}")
+    def waiting(self, pod: Pod, told: Waiting) -> None:
+        """Something other than room keeps the pod; said once as long as it stays the same."""
+        uid = pod.metadata.uid
+        if self._news.get(uid) == told.key:
+            return
+        _remember(self._news, uid, told.key, _REMEMBERED)
+        self._post(pod, told.reason, told.text, key=told.key)
+        if pod.has_gate(GATE) and pod.metadata.annotation(PLACEMENT):
+            self._annotate(pod, {PLACEMENT: f"none     {told.text}"[:_LINE]})  # what it said is not true any more
 
-    def waiting_for_lost(self, view: GangView, lost: Sequence[Pod]) -> None:
-        """Partners are on nodes that are not known, so nobody can join within reach of them."""
-        first = lost[0]
-        where = f"on node {first.spec.node_name}, which is" if first.spec.node_name else "bound to nodes that are"
-        more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-        text = (
-            f"Partner {first.metadata.name}{more} is {where} not known any more: nobody can say what is near it. "
-            f"Joiners wait until the node is back or the pod is gone; delete the pod if it does not go by itself"
-        )
-        for pod in view.held:
-            self._post(pod, Reason.WAITING_FOR_PARTNER, text, key=f"lost/{first.metadata.uid}")
+    def removed(self, pod: Pod, told: Waiting) -> None:
+        """A pod is deleted for its owner to make another: told to the owner, since the pod's own Events go with it."""
+        owner = pod.metadata.controller
+        if owner is not None:
+            meta = pod.metadata
+            involved = Involved(owner.kind, owner.api_version, meta.namespace, owner.name, owner.uid)
+            self._events.post(involved, told.reason.type, told.reason, f"Pod {meta.name}: {told.text}", key=meta.uid)
 
     def planned(self, view: GangView, plan: Plan) -> None:
         """A plan is about to be written to the pods. What waits to be said about them is old."""

@@ -11,21 +11,25 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Set
+from dataclasses import replace
 from typing import Any, Protocol
 
+from admission.departures import Departures
+from admission.fairness import Fairness, priority_of
 from admission.gang import podgroup_name
 from admission.gang_request import GangView, complete, lost_partners, request_of, view_of
 from admission.gang_track import BatchSettings, Track
-from admission.let_go import Gatekeeper, Letting
-from admission.pod_group import TopOwner, differs, group_names, is_ours, wanted_pod_group
+from admission.let_go import Letting
+from admission.pod_group import group_names, is_ours
 from admission.sweep import Sweep
+from admission.waiting_words import Waiting, behind, for_group, for_lost, for_preemption, for_queue
 from scheduler.decision import Outcome, Plan
 from scheduler.plan import plan
 from scheduler.policy import Policy
 from topology.clock import monotonic_s
 from topology.cluster_state import ClusterState, GangKey
-from topology.labels import GANG, GATE, PHASE, PHASES
+from topology.labels import GANG, GATE, PHASE
 from topology.objects import Pod, PodGroup
 
 log = logging.getLogger(__name__)
@@ -37,10 +41,8 @@ class Voice(Protocol):
     def is_news(self, view: GangView, plan: Plan) -> bool: ...
     def held(self, view: GangView, plan: Plan) -> None: ...
     def left_out(self, view: GangView, plan: Plan) -> None: ...
-    def waiting_for_group(self, view: GangView, group: str) -> None: ...
-    def waiting_for_lost(self, view: GangView, lost: Sequence[Pod]) -> None: ...
+    def waiting(self, pod: Pod, told: Waiting) -> None: ...
     def annotations(self, plan: Plan, uid: str) -> dict[str, str]: ...
-    def group_annotations(self, plan: Plan | None) -> dict[str, str]: ...
     def planned(self, view: GangView, plan: Plan) -> None: ...
 
 
@@ -50,20 +52,20 @@ class BatchAdmission:
     def __init__(
         self,
         state: ClusterState,
-        gatekeeper: Gatekeeper,
+        departures: Departures,
+        fairness: Fairness,
         voice: Voice,
         *,
         pod_groups: Mapping[str, PodGroup],
         replicas: Callable[[], Mapping[str, int]],
-        top_owner: TopOwner,
         superseded: Callable[[Pod], bool],
         facts_age_s: Callable[[], float],
         wall_time_s: Callable[[], float],
         policy: Policy | None = None,
         settings: BatchSettings | None = None,
     ) -> None:
-        self._state, self._gatekeeper, self._voice = state, gatekeeper, voice
-        self._pod_groups, self._replicas, self._top_owner = pod_groups, replicas, top_owner
+        self._state, self._departures, self._fairness, self._voice = state, departures, fairness, voice
+        self._pod_groups, self._replicas = pod_groups, replicas
         self._superseded = superseded
         self._facts_age_s, self._wall_time_s = facts_age_s, wall_time_s
         self._policy, self._settings = policy or Policy(), settings or BatchSettings()
@@ -83,7 +85,9 @@ class BatchAdmission:
             pods = self._state.gangs().get(key)
             track = self._tracks.get(key)
             if not pods:
-                self._tracks.pop(key, None)
+                if self._tracks.pop(key, None) is not None:
+                    self._fairness.forget(key)
+                    self._free_those_behind(key)
                 continue
             if track is None:
                 track = self._tracks[key] = Track(last_arrival_s=now)
@@ -105,6 +109,12 @@ class BatchAdmission:
             owners = (pod.metadata.controller for pod in self._state.gangs().get(key, {}).values())
             if any(owner is not None and owner.uid in uids for owner in owners):
                 self._tracks[key].dirty = True
+        self._wake.set()
+
+    def queues_changed(self) -> None:
+        """A queue came, changed or went: gangs that wait for one look again."""
+        for track in self._tracks.values():
+            track.dirty |= track.awaits_queue
         self._wake.set()
 
     def pod_group_changed(self, group: PodGroup, gone: bool) -> None:
@@ -182,7 +192,7 @@ class BatchAdmission:
     def _rank(self, key: GangKey) -> tuple[int, str, GangKey]:
         """Higher priority first, then the gang whose first pod is oldest, then by name."""
         pods = self._state.gangs()[key].values()
-        priority = max((p.spec.priority or 0 for p in pods), default=0)
+        priority = priority_of(tuple(pods))
         oldest = min((p.metadata.creation_timestamp or "" for p in pods), default="")
         return -priority, oldest, key
 
@@ -193,7 +203,7 @@ class BatchAdmission:
     def _look(self, key: GangKey, now: float) -> None:
         track = self._tracks[key]
         retry_s = track.due_s
-        track.dirty, track.due_s = False, None
+        track.dirty, track.due_s, track.behind = False, None, None
         self._check_group(key, track, now)
         pods = self._state.gang_pods(*key)
         if track.group_made and not track.going and not any(pod.has_gate(GATE) for pod in pods):
@@ -206,10 +216,10 @@ class BatchAdmission:
             if track.doubtful and retry_s is not None and retry_s > now:
                 track.due_s = retry_s
             elif track.doubtful:
-                self._start(key, track, self._settle(track))
+                self._start(key, track, self._departures.settle(track))
             return  # our own writes are on their way back to us; the watch will wake us
         if view.started and self._needs_group(view, track):
-            self._start(key, track, self._make_group(view, track, None))
+            self._start(key, track, self._departures.make_group(view, track, None))
             return
         if not view.members:
             track.waiting_growth = None
@@ -222,22 +232,29 @@ class BatchAdmission:
         missing = self._missing_group(view)
         track.awaits_group = missing or ""
         if missing:
-            self._voice.waiting_for_group(view, missing)
+            self._say(view.held, for_group(missing))
             return
         if lost := lost_partners(view, self._state.table()):
-            track.waiting_growth = self._state.growth  # a node that comes back, or a pod that goes, is growth
-            self._voice.waiting_for_lost(view, lost)
+            self._wait(track, view.held, for_lost(lost))  # a node that comes back, or a pod that goes, is growth
             return
         self._plan(key, track, view, now)
 
     def _plan(self, key: GangKey, track: Track, view: GangView, now: float) -> None:
         snapshot = self._state.snapshot(self._wall_time_s(), self._facts_age_s())
-        request = request_of(view, snapshot.table)
+        asked = request_of(view, snapshot.table)
+        room = self._fairness.queue_room(view)
+        members, queue_short = room.those_that_fit(asked) if room is not None else (asked.members, None)
+        track.awaits_queue = queue_short is not None
+        if queue_short is not None and not members:
+            self._wait(track, view.held, for_queue(queue_short))
+            return
+        request = replace(asked, members=members)
         result = plan(request, snapshot, self._policy, advise=False)
         self.plans += 1
         if result.outcome == Outcome.HELD and self._voice.is_news(view, result):
             result = plan(request, snapshot, self._policy)  # advice costs several searches; said once, found once
         left_out = len(result.places) < len(view.members)
+        track.below = not request.satisfied
         track.waiting_growth = self._state.growth if left_out else None
         if result.outcome in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG):
             # Pods still to come decide, not room. The first moments of every roll-out look like this: be patient.
@@ -249,21 +266,70 @@ class BatchAdmission:
                 track.due_s = told_at
             return
         if not result.places:
+            if (room_made := self._fairness.by_preemption(key, view, request, snapshot, now)) is not None:
+                track.waiting_growth = None
+                self._go(key, track, view, room_made, nominate=False)
+                self._say(view.members, for_preemption(priority_of(view.members)))
+                return
             self._voice.held(view, result)
             return
+        if (older := self._fairness.stands_before(self._older(key), result, snapshot)) is not None:
+            track.behind = older
+            self._wait(track, view.held, behind(older, self._fairness.passed(older)))
+            return
         if left_out:
+            beyond = {m.uid for m in asked.members} - {m.uid for m in members}
             self._voice.left_out(view, result)
+            if queue_short is not None:
+                self._say([p for p in view.members if p.metadata.uid in beyond], for_queue(queue_short))
+        self._fairness.went(key, self._older(key))
+        self._free_those_behind(key)
+        self._go(key, track, view, result, nominate=True)
+
+    def _go(self, key: GangKey, track: Track, view: GangView, result: Plan, *, nominate: bool) -> None:
+        """Start to let the planned pods go; without nomination Volcano chooses among the nodes of their sets."""
         by_uid = {p.metadata.uid: p for p in view.members}
         lettings = [
-            Letting(by_uid[uid], node, result.set_for(_phase(by_uid[uid])), self._voice.annotations(result, uid))
+            Letting(
+                by_uid[uid],
+                node if nominate else "",
+                result.set_for(_phase(by_uid[uid])),
+                self._voice.annotations(result, uid),
+            )
             for uid, node in result.places.items()
         ]
         self._voice.planned(view, result)
-        for member in result.request.members:
-            if member.uid in result.places:
-                self._state.assume(member.uid, result.places[member.uid], member.amounts)
+        if nominate:
+            for member in result.request.members:
+                if member.uid in result.places:
+                    self._state.assume(member.uid, result.places[member.uid], member.amounts)
         track.going = set(result.places)
-        self._start(key, track, self._let_go(view, result, lettings, track))
+        self._start(key, track, self._departures.let_go(view, result, lettings, track))
+
+    def _wait(self, track: Track, pods: Iterable[Pod], told: Waiting) -> None:
+        """The gang waits for something that room, a departure or a queue may bring."""
+        track.waiting_growth = self._state.growth
+        self._say(pods, told)
+
+    def _say(self, pods: Iterable[Pod], told: Waiting) -> None:
+        for pod in pods:
+            self._voice.waiting(pod, told)
+
+    def _older(self, key: GangKey) -> list[GangKey]:
+        """Gangs below their minimum that wait for room and rank before this one, first in rank first."""
+        mine = self._rank(key)
+        waiting = [
+            other
+            for other in self._lively
+            if other != key and (t := self._tracks.get(other)) is not None and t.waiting_growth is not None and t.below
+        ]
+        return sorted((k for k in waiting if self._rank(k) < mine), key=self._rank)
+
+    def _free_those_behind(self, key: GangKey) -> None:
+        """Whoever waited behind this gang is asked again."""
+        for track in self._tracks.values():
+            if track.behind == key:
+                track.behind, track.dirty = None, True
 
     # --- beside the loop -----------------------------------------------------------------------
 
@@ -291,79 +357,6 @@ class BatchAdmission:
         task = asyncio.create_task(guarded(), name=f"gang {key[0]}/{key[1]}")
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-    async def _let_go(self, view: GangView, result: Plan, lettings: Sequence[Letting], track: Track) -> bool:
-        nominated = await self._gatekeeper.nominate(lettings)
-        ready = nominated & self._state.gangs().get(view.key, {}).keys()  # some may have gone meanwhile
-        if not self._still_enough(result, ready):
-            ready = set()
-        self._give_back([letting for letting in lettings if letting.pod.metadata.uid not in ready], track)
-        if not ready:
-            return False
-        lettings, planned = [x for x in lettings if x.pod.metadata.uid in ready], len(lettings)
-        released = await self._release(lettings, track)
-        await self._shown(view.key, track, released)
-        # No PodGroup for nobody: Volcano would look at it before the pods have their nominations.
-        grouped = bool(released) and await self._make_group(view, track, result)
-        return grouped and len(released) == planned
-
-    async def _release(self, lettings: Sequence[Letting], track: Track) -> set[str]:
-        """The uids that are known to be let go. Where nobody can say, the pod keeps its room until somebody can."""
-        released, doubtful = await self._gatekeeper.release(lettings)
-        track.doubtful = [letting for letting in lettings if letting.pod.metadata.uid in doubtful]
-        self._give_back([x for x in lettings if x.pod.metadata.uid not in released | doubtful], track)
-        return released
-
-    async def _shown(self, key: GangKey, track: Track, uids: Set[str]) -> None:
-        """Until our own watch shows the gates open, with a limit.
-
-        Volcano watches pods and PodGroups apart. A PodGroup that it sees first makes it try the gang with gated pods:
-        a session lost, and a condition, an Event and a status for each pod, which cost more than all of our writes.
-        """
-        until = monotonic_s() + self._settings.shown_s
-        while (left := until - monotonic_s()) > 0:
-            pods = self._state.gangs().get(key, {})
-            if not any(pods[uid].has_gate(GATE) for uid in uids if uid in pods):
-                break
-            track.changed.clear()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(left):
-                    await track.changed.wait()
-        await asyncio.sleep(self._settings.other_watch_s)
-
-    async def _settle(self, track: Track) -> bool:
-        """Once more for the pods in doubt: whatever the answer, it says how the first write ended."""
-        await self._release(track.doubtful, track)
-        return not track.doubtful
-
-    def _give_back(self, lettings: Iterable[Letting], track: Track) -> None:
-        for letting in lettings:
-            self._state.unassume(letting.pod.metadata.uid)
-            track.going.discard(letting.pod.metadata.uid)
-
-    @staticmethod
-    def _still_enough(result: Plan, uids: set[str]) -> bool:
-        """Whether the pods that are left still reach the gang's minimum; nothing was released so far."""
-        members = {m.uid: m for m in result.request.members}
-        return all(
-            sum(1 for uid in uids if members[uid].phase == phase) >= result.request.still_needed(phase)
-            for phase in PHASES
-        )
-
-    async def _make_group(self, view: GangView, track: Track, result: Plan | None) -> bool:
-        """Apply the gang's own PodGroup if it is missing or was changed. Groups of others are left alone."""
-        for name, pods in sorted(group_names(view).items()):
-            if not is_ours(name, view.key[1]):
-                continue
-            wanted = wanted_pod_group(view, pods, self._top_owner, self._voice.group_annotations(result))
-            existing = self._pod_groups.get(f"{view.key[0]}/{name}")
-            if existing is not None and not differs(existing, wanted):
-                track.group_made = True
-                continue
-            if not await self._gatekeeper.apply_pod_group(wanted):
-                return False
-            track.group_made, track.group_check_s = True, monotonic_s() + self._settings.group_shown_s
-        return True
 
     def _check_group(self, key: GangKey, track: Track, now: float) -> None:
         """A PodGroup that we made and that went while its watch was away was never seen, so nobody says it is gone."""

@@ -16,9 +16,12 @@ from typing import TypeVar
 from admission.announce import Announcer
 from admission.batch import BatchAdmission
 from admission.controller_metrics import ControllerMetrics
+from admission.departures import Departures
+from admission.fairness import Fairness, Kept
 from admission.gang_track import BatchSettings
 from admission.let_go import Gatekeeper
 from admission.owners import Owners, wants
+from admission.renew import Renewal
 from admission.serving import background, health_app, listening, stopped_by_signals
 from admission.settings import ControllerSettings, HostPort
 from scheduler.decision_log import DecisionLog
@@ -31,7 +34,7 @@ from topology.cluster_state import ClusterState
 from topology.events import EventSettings, EventSink
 from topology.informer import Change, HasMetadata, Informer
 from topology.kube_api import KubeApi
-from topology.objects import HyperNode, Node, Pod, PodGroup, Workload
+from topology.objects import HyperNode, Node, Pod, PodGroup, Queue, Workload
 from topology.snapshot import Snapshot
 
 log = logging.getLogger(__name__)
@@ -69,6 +72,13 @@ class Controller:
             on_change=self._on_hypernodes,
             absent_ok=True,
         )
+        self.queues = Informer(
+            api,
+            "/apis/scheduling.volcano.sh/v1beta1/queues",
+            Queue,
+            on_change=self._on_queues,
+            absent_ok=True,
+        )
         self.workloads = [
             Informer(api, path, Workload, on_change=self._on_workloads, absent_ok=name == "leaderworkersets")
             for name, path in _WORKLOADS.items()
@@ -78,31 +88,43 @@ class Controller:
             api, "isochrone-controller", settings=EventSettings(busy_wait_s=30.0), busy=lambda: self.batch.busy
         )
         self.announcer = Announcer(self.state, self.events, gatekeeper, self.decisions, self.pod_groups.objects, self)
+        timing = BatchSettings(quiet_s=settings.quiet / 1e6, partner_s=settings.partner_after / 1e6)
+        groups = self.pod_groups.objects
         self.batch = BatchAdmission(
             self.state,
-            gatekeeper,
+            Departures(self.state, gatekeeper, self.announcer, groups, self.owners.top_owner, timing),
+            Fairness(
+                self.state,
+                Kept(self.pods.objects, groups, self.queues.objects),
+                self.policy,
+                overtaking=settings.overtaking,
+                preemption=settings.preemption,
+            ),
             self.announcer,
-            pod_groups=self.pod_groups.objects,
+            pod_groups=groups,
             replicas=self.owners.replicas,
-            top_owner=self.owners.top_owner,
             superseded=self.owners.superseded,
             facts_age_s=self.facts_age_s,
             wall_time_s=wall_time_s,
             policy=self.policy,
-            settings=BatchSettings(quiet_s=settings.quiet / 1e6, partner_s=settings.partner_after / 1e6),
+            settings=timing,
         )
+        self.renewal = Renewal(self.state, gatekeeper, self.announcer, self.snapshot, settings.replan_after)
         self.metrics.follow(self)
 
     # --- what the extender and the probes ask ----------------------------------------------------
 
     @property
-    def informers(self) -> dict[str, Informer[Node] | Informer[Pod] | Informer[PodGroup] | Informer[HyperNode]]:
+    def informers(
+        self,
+    ) -> dict[str, Informer[Node] | Informer[Pod] | Informer[PodGroup] | Informer[HyperNode] | Informer[Queue]]:
         """The lists that must be complete before anything is decided."""
         return {
             "nodes": self.nodes,
             "pods": self.pods,
             "podgroups": self.pod_groups,
             "hypernodes": self.hypernodes,
+            "queues": self.queues,
         }
 
     def synced(self) -> bool:
@@ -146,6 +168,9 @@ class Controller:
         self.state.apply_hypernodes(_pairs(changes))
         self.batch.room_appeared()
 
+    def _on_queues(self, changes: Sequence[Change[Queue]]) -> None:
+        self.batch.queues_changed()
+
     def _on_workloads(self, changes: Sequence[Change[Workload]]) -> None:
         self.owners.apply(_pairs(changes))
         # Their status changes with every pod; only what they want matters here.
@@ -183,6 +208,7 @@ class Controller:
             log.info("lists complete: %d nodes, %d pods", len(self.nodes.objects), len(self.pods.objects))
             gc.freeze()  # imports and first lists stay for good: no collection need look at them again
             tasks.create_task(self.batch.run())
+            tasks.create_task(self.renewal.run())
 
 
 def _pairs(changes: Sequence[Change[T]]) -> list[tuple[T | None, T | None]]:

@@ -218,8 +218,7 @@ class FileCluster:
             case "PATCH", True:
                 return self._patch(request, target, body)
             case "DELETE", True:
-                uid = (_object(body).get("preconditions") or {}).get("uid", "") if body else ""
-                return store.delete(kind, namespace, name, uid), 200
+                return store.delete(kind, namespace, name, _object(body).get("preconditions") if body else None), 200
         raise Refused(405, "MethodNotAllowed", "the server does not allow this method on the requested resource")
 
     def _list(self, request: web.Request, target: Target) -> Object:

@@ -9,6 +9,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from admission.let_go import Letting
+from topology.cluster_state import GangKey
 
 
 @dataclass(slots=True)
@@ -27,6 +28,9 @@ class Track:
     group_made: bool = False
     group_check_s: float | None = None  # made by us, and not yet shown by the watch: by then it should be
     awaits_group: str = ""
+    awaits_queue: bool = False  # its queue cannot hold all of it
+    behind: GangKey | None = None  # an older gang that must go first
+    below: bool = False  # at the last plan, too few of its pods had places for its minimum
     tries: int = 0
 
     @property

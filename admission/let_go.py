@@ -32,7 +32,7 @@ POD_GROUPS = f"/apis/{API_VERSION}/namespaces/{{namespace}}/podgroups"
 
 @dataclass(frozen=True, slots=True)
 class Letting:
-    """One pod about to go: where to, inside which set, with which annotations."""
+    """One pod about to go: where to ("" leaves that to Volcano), inside which set, with which annotations."""
 
     pod: Pod
     node: str
@@ -55,10 +55,10 @@ class Gatekeeper:
         self.failed = 0
 
     async def nominate(self, lettings: Sequence[Letting]) -> set[str]:
-        """Set status.nominatedNodeName of each pod. Returns the uids for which it holds."""
+        """Set status.nominatedNodeName of each pod that has a node. Returns the uids for which it holds."""
 
         async def one(letting: Letting) -> None:
-            if letting.pod.status.nominated_node_name != letting.node:
+            if letting.node and letting.pod.status.nominated_node_name != letting.node:
                 body = {"metadata": {"uid": letting.pod.metadata.uid}, "status": {"nominatedNodeName": letting.node}}
                 await self._api.patch_merge(
                     _path(letting.pod),
@@ -121,6 +121,31 @@ class Gatekeeper:
             log.warning("PodGroup %s/%s was not applied: %s", meta["namespace"], meta["name"], error)
             return False
         return True
+
+    async def withdraw(self, pod: Pod) -> None:
+        """Take the nomination of a released pod back; a pod that is gone or another by now is left alone."""
+        body = {"metadata": {"uid": pod.metadata.uid}, "status": {"nominatedNodeName": None}}
+        try:
+            async with self._slots:
+                await self._api.patch_merge(
+                    _path(pod), body, subresource="status", timeout_s=self._timeout_s, brief=True
+                )
+        except ApiFailure as error:
+            if not (isinstance(error, ApiError) and (error.not_found or error.conflict)):
+                log.info("the nomination of pod %s was not taken back: %s", pod.key, error)
+
+    async def remove(self, pod: Pod) -> bool:
+        """Delete the pod exactly as it was seen; False if it changed meanwhile (it may have been bound) or is gone."""
+        meta = pod.metadata
+        try:
+            async with self._slots:
+                return await self._api.delete(
+                    _path(pod), uid=meta.uid, resource_version=meta.resource_version, timeout_s=self._timeout_s
+                )
+        except ApiFailure as error:
+            self.failed += 1
+            log.info("pod %s was not deleted: %s", pod.key, error)
+            return False
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str]) -> None:
         """Set annotations of a pod; a pod that is gone is no error, any other failure is logged and dropped.

@@ -14,7 +14,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -190,12 +190,13 @@ class ObjectStore:
 
         return self.change(pods, namespace, name, place, free=True)
 
-    def delete(self, kind: Kind, namespace: str, name: str, uid: str = "") -> Object:
-        """Gone at once, without grace. Raises Refused: 404, 409 for another UID."""
+    def delete(self, kind: Kind, namespace: str, name: str, preconditions: Mapping[str, str] | None = None) -> Object:
+        """Gone at once, without grace. Raises Refused: 404, 409 for another UID or resource version."""
         old = self.get(kind, namespace, name)
-        if uid and uid != old["metadata"]["uid"]:
-            message = f"the UID in the precondition ({uid}) does not match the UID in record"
-            raise Refused(409, "Conflict", f'operation cannot be fulfilled on {kind.plural} "{name}": {message}')
+        for key, wanted in (preconditions or {}).items():
+            if wanted and wanted != old["metadata"].get(key):
+                message = f"the {key} in the precondition ({wanted}) does not match the {key} in record"
+                raise Refused(409, "Conflict", f'operation cannot be fulfilled on {kind.plural} "{name}": {message}')
         del self._objects[kind][namespace, name]
         self._log_change(kind, old, None)
         return old

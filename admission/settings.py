@@ -48,6 +48,30 @@ def _duration_us(value: object) -> float:
     return float(value) if isinstance(value, int | float) else units.parse_duration_us(str(value), _FIELD)
 
 
+def _wait_s(value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        return float(value)
+    if str(value).lower() in ("off", "0"):
+        return 0.0
+    match = re.fullmatch(r"([0-9]{1,6})(s|m|h)", str(value))
+    if match is None or int(match[1]) == 0:
+        raise BadInput(_FIELD, value, 'use a time such as "60s", "5m" or "1h", or "off"')
+    return float(int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]])
+
+
+def _count(value: object) -> int:
+    text = str(value)
+    if not (text.isascii() and text.isdigit() and len(text) <= 5):
+        raise BadInput(_FIELD, value, "use a whole number from 0 to 99999")
+    return int(text)
+
+
+def _yes(value: object) -> bool:
+    if str(value).lower() not in ("true", "false"):
+        raise BadInput(_FIELD, value, 'use "true" or "false"')
+    return str(value).lower() == "true"
+
+
 def _size_bytes(value: object) -> int:
     return value if isinstance(value, int) else units.parse_size_bytes(str(value), _FIELD)
 
@@ -77,6 +101,10 @@ def _log_level(value: object) -> str:
 
 Listen = Annotated[HostPort, NoDecode, BeforeValidator(_host_port)]
 DurationUs = Annotated[float, BeforeValidator(_duration_us)]
+WaitS = Annotated[float, BeforeValidator(_wait_s)]
+"""Seconds; 0 is off."""
+Count = Annotated[int, BeforeValidator(_count)]
+YesNo = Annotated[bool, BeforeValidator(_yes)]
 SizeBytes = Annotated[int, BeforeValidator(_size_bytes)]
 KubeName = Annotated[str, BeforeValidator(_name)]
 HostNames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)]
@@ -116,6 +144,9 @@ class ControllerSettings(IsochroneSettings):
     quiet: DurationUs = 500_000.0  # a gang is looked at when no pod of it came for this long
     max_body: SizeBytes = 512 * 2**20  # of a call from Volcano's scheduler
     partner_after: DurationUs = 60_000_000.0  # a gang with one phase alone says so after this long
+    replan_after: WaitS = 60.0  # a released pod that is not placed by then is made anew; "off" is never
+    overtaking: Count = 10  # times a gang that waits for room may be passed
+    preemption: YesNo = True  # a gang of higher priority may be released for Volcano to make room
 
 
 Settings = TypeVar("Settings", bound=BaseSettings)

@@ -226,16 +226,19 @@ class KubeApi:
             brief=brief,
         )
 
-    async def delete(self, path: str, *, uid: str | None = None, timeout_s: float = 10.0) -> bool:
-        """True if the server accepted; False if that object (with that UID, if given) is gone already.
+    async def delete(
+        self, path: str, *, uid: str | None = None, resource_version: str = "", timeout_s: float = 10.0
+    ) -> bool:
+        """True if the server accepted; False if that object (of that UID and version, if given) is gone already.
 
         Raises as `request` for anything else.
         """
-        body = None if uid is None else msgspec.json.encode({"preconditions": {"uid": uid}})
+        wanted = ({"uid": uid} if uid else {}) | ({"resourceVersion": resource_version} if resource_version else {})
+        body = msgspec.json.encode({"preconditions": wanted}) if wanted else None
         try:
             await self.request("DELETE", path, body=body, timeout_s=timeout_s, retry=Retry.REPEATABLE)
         except ApiError as error:
-            if error.not_found or (uid is not None and error.conflict):
+            if error.not_found or (wanted and error.conflict):
                 return False
             raise
         return True

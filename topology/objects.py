@@ -222,6 +222,22 @@ class PodGroup(_Slim, frozen=True):
     status: PodGroupStatus = PodGroupStatus()
 
 
+class QueueSpec(_Slim, frozen=True):
+    capability: dict[str, str | int | float] | None = None
+    parent: str = ""
+
+
+class QueueStatus(_Slim, frozen=True):
+    state: str = ""
+    allocated: dict[str, str | int | float] | None = None
+
+
+class Queue(_Slim, frozen=True):
+    metadata: Metadata = Metadata()
+    spec: QueueSpec = QueueSpec()
+    status: QueueStatus = QueueStatus()
+
+
 class NameMatch(_Slim, frozen=True):
     name: str = ""
 

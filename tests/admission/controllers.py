@@ -37,13 +37,13 @@ class Impatient(random.Random):
 
 @contextlib.asynccontextmanager
 async def controlling(
-    cluster: FileCluster, folder: Path, *, quiet: str = QUIET, partner_after: str = "60s", retry_s: float = RETRY_S
+    cluster: FileCluster, folder: Path, *, quiet: str = QUIET, retry_s: float = RETRY_S, **settings: Any
 ) -> AsyncGenerator[Controller]:
     """A controller with complete lists; it is killed at the end of the block."""
     async with await KubeApi.connect(cluster.kubeconfig(folder / "kubeconfig"), rng=Impatient()) as api:
-        controller = Controller(api, load(ControllerSettings, quiet=quiet, partner_after=partner_after))
+        controller = Controller(api, load(ControllerSettings, quiet=quiet, **settings))
         batch = controller.batch
-        batch._settings = dataclasses.replace(
+        batch._settings = batch._departures.settings = dataclasses.replace(
             batch._settings, retry_s=retry_s, other_watch_s=0.0, group_shown_s=GROUP_SHOWN_S
         )
         async with running(controller.run()):

@@ -78,8 +78,8 @@ class Interrupted(Gatekeeper):
 
 
 def interrupted(controller: Controller) -> Interrupted:
-    keeper = Interrupted(controller.batch._gatekeeper._api)
-    controller.batch._gatekeeper = keeper
+    keeper = Interrupted(controller.batch._departures.gatekeeper._api)
+    controller.batch._departures.gatekeeper = keeper
     return keeper
 
 

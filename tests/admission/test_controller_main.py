@@ -125,7 +125,7 @@ async def test_before_its_lists_are_complete_it_is_alive_not_ready_and_has_no_op
         status, text = await it.health("/readyz?verbose")
         assert status == 503
         assert f"[-] {check} first list not complete" in text
-        assert text.count("[+]") == 4
+        assert text.count("[+]") == 5
         scores = await it.ask("prioritize", scoring(cluster, "d0"))
         assert scores["nodeScore"] == {"n1": 0.0, "n2": 0.0}
         assert not (await it.ask("allocateFunc", allocation(cluster, "d0", "n1"))).get("errorMessage")

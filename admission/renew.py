@@ -84,11 +84,10 @@ class Renewal:
                 self._voice.waiting(pod, nomination_withdrawn(pod))
             elif step is Step.TELL:
                 self._voice.waiting(pod, still_unplaced(pod, waited_s))
-            elif step is Step.RENEW:
-                if await self._gatekeeper.remove(pod):
-                    self._voice.removed(pod, renewed(pod, waited_s))
-                    self.renewed += 1
-                    again = True
+            elif step is Step.RENEW and await self._gatekeeper.remove(pod):
+                self._voice.removed(pod, renewed(pod, waited_s))
+                self.renewed += 1
+                again = True
         if again:
             self._unplaced.renewed(view.key)
 

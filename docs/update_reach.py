@@ -7,6 +7,7 @@ from pathlib import Path
 
 from topology.domains import DomainChain
 from topology.labels import DEFAULT_REACH_SIZE_BYTES
+from topology.link_rows import ROWS
 from topology.links import LINKS
 from topology.reach import NodeLinks, ReachModel
 from topology.units import show_us
@@ -20,6 +21,16 @@ def links() -> list[str]:
     return head + [
         f"| {kind.value} | {link.latency_us:g} | {link.bytes_per_us / 1000:g} | {link.source} |"
         for kind, link in LINKS.items()
+    ]
+
+
+def hardware() -> list[str]:
+    """One row a hardware."""
+    head = ["| hardware | median, us | p99, us | GB/s | off by | source |", "|---|---|---|---|---|---|"]
+    return head + [
+        f"| {each.value} | {row.latency_us:g} | {row.latency_us * row.tail:.3g} | {row.bytes_per_us / 1000:g} "
+        f"| {row.error_percent:.0f} % | {row.source} |"
+        for each, row in ROWS.items()
     ]
 
 
@@ -43,7 +54,7 @@ def reaches() -> list[str]:
 
 def filled(text: str) -> str:
     """The page with both tables renewed."""
-    for name, rows in (("links", links()), ("reaches", reaches())):
+    for name, rows in (("links", links()), ("reaches", reaches()), ("hardware", hardware())):
         start, end = f"<!-- {name}:start -->\n", f"<!-- {name}:end -->"
         before, rest = text.split(start, 1)
         _, after = rest.split(end, 1)

@@ -65,5 +65,6 @@ GPU_PRODUCT: Final = "nvidia.com/gpu.product"
 RDMA_CAPABLE: Final = "feature.node.kubernetes.io/rdma.capable"
 RDMA_AVAILABLE: Final = "feature.node.kubernetes.io/rdma.available"
 TRANSPORT: Final = PREFIX + "transport"  # on a node: "rdma" or "tcp", said by a person; wins over detection
+GPUDIRECT: Final = PREFIX + "gpudirect"  # on a node: "false" where RDMA cannot reach GPU memory
 
 NVIDIA_GPU: Final = "nvidia.com/gpu"

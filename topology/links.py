@@ -1,9 +1,9 @@
 """What one link costs: the cited table of link values behind every modelled reach.
 
 Two rules. A row is one-way and p99 for a small message, plus a bandwidth that the message size is divided by; and a
-row has a source. Where public figures are medians the row says by what it was widened. The issue *Topology* re-derives
-this table from measurements; until then each value is a deliberate upper reading, since a bound may only rest on what
-is not too rosy.
+row has a source. Where public figures are medians the row says by what it was widened. These are the rows for a path of
+which only the kind is known: deliberate upper readings, since a bound may only rest on what is not too rosy.
+`link_rows` has what was fitted to measurements, for a path whose hardware is known.
 """
 
 from __future__ import annotations

@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.domains import DomainChain
-from topology.labels import DEFAULT_REACH_SIZE_BYTES, GPU_PRODUCT, RDMA_AVAILABLE, RDMA_CAPABLE, TRANSPORT
-from topology.links import CROSS_ZONE_US, LINKS, SWITCH_HOP_US, TCP_TIER_US, LinkKind
+from topology.labels import DEFAULT_REACH_SIZE_BYTES, GPU_PRODUCT, GPUDIRECT, RDMA_AVAILABLE, RDMA_CAPABLE, TRANSPORT
+from topology.link_rows import ROWS, Hardware
+from topology.links import CROSS_ZONE_US, LINKS, SWITCH_HOP_US, TCP_TIER_US, Link, LinkKind
 from topology.objects import Node
 
 NO_DOMAIN = -1
@@ -38,10 +39,25 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class NodeLinks:
-    """What one node's links are like, from its labels and resources."""
+    """What one node's links are like, from its labels and resources.
+
+    `inner` and `outer` are which hardware they are, where that is known: inside the node, and RDMA out of it.
+    """
 
     rdma: bool
     nvswitch: bool
+    inner: Hardware | None = None
+    outer: Hardware | None = None
+
+    @property
+    def inner_link(self) -> Link:
+        """What its worst GPU pair costs."""
+        return ROWS[self.inner].link if self.inner else LINKS[LinkKind.NVLINK if self.nvswitch else LinkKind.PCIE_SYS]
+
+    @property
+    def outer_link(self) -> Link:
+        """What RDMA out of it costs; of no meaning without RDMA."""
+        return ROWS[self.outer].link if self.outer else LINKS[LinkKind.RDMA]
 
 
 def links_of(node: Node) -> NodeLinks:
@@ -60,7 +76,8 @@ def links_of(node: Node) -> NodeLinks:
             name.startswith("rdma/") or name == "vpc.amazonaws.com/efa" for name in node.status.allocatable or {}
         )
     product = meta.label(GPU_PRODUCT).upper()
-    return NodeLinks(rdma=rdma, nvswitch=any(word in product for word in _NVSWITCH_PRODUCTS))
+    outer = Hardware.RDMA_NO_GPUDIRECT if rdma and meta.label(GPUDIRECT) == "false" else None
+    return NodeLinks(rdma=rdma, nvswitch=any(word in product for word in _NVSWITCH_PRODUCTS), outer=outer)
 
 
 def _kept(width: int) -> int:
@@ -84,7 +101,12 @@ class ReachModel:
         self.fabric = _codes([c.fabric for c in chains])
         self.rdma = np.array([link.rdma for link in links], dtype=bool)
         self.nvswitch = np.array([link.nvswitch for link in links], dtype=bool)
-        columns = np.stack([self.zone, self.spine, self.leaf, self.fabric, self.rdma, self.nvswitch])
+        inner, outer = [link.inner_link for link in links], [link.outer_link for link in links]
+        self._inner = np.array([(link.latency_us, link.bytes_per_us) for link in inner]).reshape(-1, 2)
+        self._outer = np.array([(link.latency_us, link.bytes_per_us) for link in outer]).reshape(-1, 2)
+        self._staged = np.array([link.outer is Hardware.RDMA_NO_GPUDIRECT for link in links], dtype=bool)
+        hardware = [_codes([each.source for each in side]) for side in (inner, outer)]
+        columns = np.stack([self.zone, self.spine, self.leaf, self.fabric, self.rdma, self.nvswitch, *hardware])
         # Nodes of one kind can be swapped without changing any reach: a search need try only one of them.
         _, first, kind = np.unique(columns, axis=1, return_index=True, return_inverse=True)
         self.first: NDArray[np.int64] = first  # one node of each kind
@@ -108,12 +130,8 @@ class ReachModel:
 
     def self_us(self, size_bytes: int) -> NDArray[np.float64]:
         """Reach of every node to itself by its worst GPU pair, shape (N,), microseconds."""
-        nvlink, sys = LINKS[LinkKind.NVLINK], LINKS[LinkKind.PCIE_SYS]
-        return np.where(
-            self.nvswitch,
-            nvlink.latency_us + size_bytes / nvlink.bytes_per_us,
-            sys.latency_us + size_bytes / sys.bytes_per_us,
-        )
+        own: NDArray[np.float64] = self._inner[:, 0] + size_bytes / self._inner[:, 1]
+        return own
 
     def between(self, a: int, b: int, size_bytes: int) -> Reach:
         """Reach of one pair with its path in words."""
@@ -126,13 +144,14 @@ class ReachModel:
         return row
 
     def _compute_kind_row(self, kind: int, size_bytes: int) -> NDArray[np.float64]:
-        tcp, rdma = LINKS[LinkKind.TCP], LINKS[LinkKind.RDMA]
+        tcp, outer = LINKS[LinkKind.TCP], self._outer[self.first]
         same_leaf = self._shares(self.leaf, kind)
         same_spine = self._shares(self.spine, kind)
         # Tiers crossed: 0 inside a leaf, 1 inside a spine, 2 beyond (or unknown, which is read as the worse).
         tiers = np.where(same_leaf, 0, np.where(same_spine, 1, 2))
         both_rdma = self.rdma[self.first] & self.rdma[self.first[kind]]
-        over_rdma = rdma.latency_us + (1 + 2 * tiers) * SWITCH_HOP_US + size_bytes / rdma.bytes_per_us
+        latency_us, narrow = np.maximum(outer[:, 0], outer[kind, 0]), np.minimum(outer[:, 1], outer[kind, 1])
+        over_rdma = latency_us + (1 + 2 * tiers) * SWITCH_HOP_US + size_bytes / narrow
         over_tcp = tcp.latency_us + tiers * TCP_TIER_US + size_bytes / tcp.bytes_per_us
         row = np.where(both_rdma, over_rdma, over_tcp)
         zone = self.zone[self.first]
@@ -160,6 +179,8 @@ class ReachModel:
         if self.zone[a] != self.zone[b]:
             return "other zone, not measured"
         kind = (LinkKind.RDMA if self.rdma[a] and self.rdma[b] else LinkKind.TCP).value
+        if kind == LinkKind.RDMA.value and (self._staged[a] or self._staged[b]):
+            kind = Hardware.RDMA_NO_GPUDIRECT.value
         if self.leaf[a] != NO_DOMAIN and self.leaf[a] == self.leaf[b]:
             return f"same leaf, {kind}"
         if self.spine[a] != NO_DOMAIN and self.spine[a] == self.spine[b]:

@@ -29,6 +29,7 @@ class Benchmark:
 BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     "gangs": Benchmark("e2e.bench.gangs", stack=True),
     "plan": Benchmark("e2e.bench.plan"),
+    "reach": Benchmark("e2e.bench.reach"),
 }
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

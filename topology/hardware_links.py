@@ -1,0 +1,45 @@
+"""Which hardware a node's links are, from what its agent reports: NVLink generation, NIC rate, GPUDirect.
+
+It only refines what labels say: a fact that is not known leaves the coarser row in place. Inside a node the worst GPU
+pair counts, so NVLink is believed only if every GPU has an active link to a switch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from topology.facts import NodeFacts, Remote
+from topology.link_rows import Hardware
+from topology.reach import NodeLinks
+
+_SWITCHED: Final = {"3": Hardware.NVLINK3_SWITCH, "4": Hardware.NVLINK4_SWITCH}
+"""By the major version of NVLink. Of newer ones nobody published a pair's times, so their coarse row stays."""
+FAST_MBPS: Final = 350_000
+SLOW_MBPS: Final = 90_000
+
+
+def with_facts(links: NodeLinks, facts: NodeFacts) -> NodeLinks:
+    """The node's links with the hardware that its agent saw."""
+    return replace(links, inner=_inner(facts) or links.inner, outer=_outer(links, facts) or links.outer)
+
+
+def _inner(facts: NodeFacts) -> Hardware | None:
+    versions = set()
+    for gpu in facts.gpus:
+        switched = [link.version for link in gpu.nvlinks if link.active and link.remote is Remote.SWITCH]
+        versions.add(switched[0].partition(".")[0] if switched and switched[0] else "")
+    return _SWITCHED.get(versions.pop()) if len(versions) == 1 else None
+
+
+def _outer(links: NodeLinks, facts: NodeFacts) -> Hardware | None:
+    if not links.rdma:
+        return None
+    if facts.state.gpudirect is False:
+        return Hardware.RDMA_NO_GPUDIRECT
+    rates = [port.rate_mbps for nic in facts.nics if nic.rdma for port in nic.ports if port.active and port.rate_mbps]
+    if not rates:
+        return None
+    if min(rates) >= FAST_MBPS:
+        return Hardware.RDMA_400G
+    return Hardware.RDMA_100G if SLOW_MBPS <= min(rates) < FAST_MBPS else None

@@ -10,14 +10,18 @@ it was planned (`assume`). So a successor that only lists sees the same room as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from topology.gpu_devices import REGISTERS
+from topology.gpu_holds import GpuHold, NodeHolds, hold_of
+from topology.gpu_request import readable_gpus
 from topology.labels import DECISION, GANG, GATE, PHASE, PHASES
 from topology.objects import HyperNode, Node, Pod
 from topology.resources import Amounts, readable_request
-from topology.snapshot import Assumed, NodeTable, Snapshot
+from topology.snapshot import Assumed, NodeTable, Snapshot, change_hold
 
 GangKey = tuple[str, str]
 """(namespace, gang)."""
@@ -34,7 +38,8 @@ def gang_key(pod: Pod) -> GangKey | None:
 def _facts(node: Node) -> tuple[Any, ...]:
     """Everything about a node that a decision depends on; heartbeats change none of it."""
     meta, spec = node.metadata, node.spec
-    return meta.labels, spec.unschedulable, spec.taints, node.status.allocatable, node.ready
+    cards = [(key, meta.annotation(key)) for key in REGISTERS] if meta.annotations else None
+    return meta.labels, cards, spec.unschedulable, spec.taints, node.status.allocatable, node.ready
 
 
 class ClusterState:
@@ -52,6 +57,7 @@ class ClusterState:
         self._held: dict[str, Assumed] = {}  # by pod uid: bound pods
         self._assumed: dict[str, Assumed] = {}  # by pod uid: planned or nominated, not bound
         self._used = np.zeros((0, 0), dtype=np.int64)
+        self._holds: dict[str, NodeHolds] = {}  # by node name: pods that have parts of cards
         self._snapshot: Snapshot | None = None
 
     # --- changes in ----------------------------------------------------------------------------
@@ -95,10 +101,10 @@ class ClusterState:
                 self._learn(new, old)
         return touched
 
-    def assume(self, uid: str, node: str, amounts: Amounts) -> None:
+    def assume(self, uid: str, node: str, amounts: Amounts, hold: GpuHold | None = None) -> None:
         """Count a planned pod on a node until it is bound, deleted or let go by `unassume`."""
         if uid not in self._held:
-            self._move(self._assumed, uid, Assumed(node, amounts))
+            self._move(self._assumed, uid, Assumed(node, amounts, hold))
 
     def unassume(self, uid: str) -> None:
         """What was planned for a pod no longer counts; if it was seen released, its nomination does. Unknown uids are
@@ -127,10 +133,14 @@ class ClusterState:
             used = self._used.copy()
             used.setflags(write=False)
             self._snapshot = Snapshot(
-                id=str(self.version), taken_at_s=now_s, table=table, used=used, assumed=dict(self._assumed)
+                id=str(self.version),
+                taken_at_s=now_s,
+                table=table,
+                used=used,
+                assumed=dict(self._assumed),
+                holds=dict(self._holds),
             )
-        base = self._snapshot
-        return Snapshot(base.id, now_s, base.table, base.used, base.assumed, facts_age_s)
+        return replace(self._snapshot, taken_at_s=now_s, facts_age_s=facts_age_s)
 
     def gang_pods(self, namespace: str, gang: str) -> Sequence[Pod]:
         """All live pods of a gang (finished ones left out), by name."""
@@ -159,9 +169,10 @@ class ClusterState:
             self._gang_of[uid] = key
         if pod.spec.node_name:
             held = self._held.get(uid)
-            if held is not None and held.node == pod.spec.node_name and old is not None and old.spec == pod.spec:
+            known = held is not None and held.node == pod.spec.node_name and old is not None and old.spec == pod.spec
+            if known and held is not None and (_same_notes(pod, old) or held.hold == hold_of(pod)):
                 return  # its status moved on: nothing that we count
-            place = Assumed(pod.spec.node_name, self._amounts(pod))
+            place = Assumed(pod.spec.node_name, self._amounts(pod), hold_of(pod))
             planned = self._assumed.get(uid)
             self._move(self._assumed, uid, None, grew=planned != place)
             self._move(self._held, uid, place)
@@ -175,7 +186,7 @@ class ClusterState:
         node = pod.status.nominated_node_name
         if not node or not _released(pod) or pod.metadata.deletion_timestamp is not None:
             return None
-        return Assumed(node, self._amounts(pod))
+        return Assumed(node, self._amounts(pod), hold_of(pod))
 
     def _forget(self, pod: Pod) -> None:
         uid = pod.metadata.uid
@@ -193,9 +204,10 @@ class ClusterState:
                 del self._gangs[key]
 
     def _amounts(self, pod: Pod) -> Amounts:
-        amounts, bad = readable_request(pod.spec)
-        if bad is not None:
-            self.unreadable_pods[pod.metadata.uid] = str(bad)
+        _, bad = readable_gpus(pod.spec, pod.metadata.annotations)  # names the form, so it comes first
+        amounts, wrong = readable_request(pod.spec)
+        if bad is not None or wrong is not None:
+            self.unreadable_pods[pod.metadata.uid] = str(bad or wrong)
         return amounts
 
     def _move(self, book: dict[str, Assumed], uid: str, new: Assumed | None, *, grew: bool = True) -> None:
@@ -207,6 +219,9 @@ class ClusterState:
             book[uid] = new
         if old == new:
             return
+        for holding, hold in ((old, None), (new, new.hold if new is not None else None)):
+            if holding is not None and holding.hold is not None:
+                change_hold(self._holds, holding.node, uid, hold)
         if self._table is not None:
             for holding, sign in ((old, -1), (new, 1)):
                 if holding is not None and (i := self._table.index.get(holding.node)) is not None:
@@ -221,6 +236,11 @@ class ClusterState:
 
 def _name(obj: Node | HyperNode | None) -> str:
     return obj.metadata.name if obj is not None else ""
+
+
+def _same_notes(pod: Pod, old: Pod | None) -> bool:
+    """No annotation changed: one may say which cards the pod was given."""
+    return old is not None and old.metadata.annotations == pod.metadata.annotations
 
 
 def _released(pod: Pod) -> bool:

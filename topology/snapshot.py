@@ -2,19 +2,23 @@
 
 Rules of this file. (1) A NodeTable changes only when nodes do and is shared by all snapshots in between; what pods
 hold is a small array copied into each snapshot. (2) Arrays are read-only once here. (3) `with_assumed` gives a new
-snapshot: a plan counts what was planned before it.
+snapshot: a plan counts what was planned before it. (4) The table of GPUs is made when it is first asked for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from topology.domains import chain_of, membership
+from topology.gpu_capacity import lists_whole_gpus_in_vain
+from topology.gpu_holds import GpuHold, NodeHolds
+from topology.gpu_table import GpuStatic, GpuTable, gpu_table
 from topology.labels import HOSTNAME
 from topology.objects import HyperNode, Node, PodSpec
 from topology.reach import ReachModel, links_of
@@ -40,7 +44,10 @@ class NodeTable:
         self.unreadable: dict[str, str] = {}
         for node in self.nodes:
             try:
-                capacities.append(parse_amounts(node.status.allocatable, "status.allocatable"))
+                capacity = parse_amounts(node.status.allocatable, "status.allocatable")
+                if lists_whole_gpus_in_vain(node):
+                    capacity[GPU] = 0
+                capacities.append(capacity)
             except ValueError as bad:
                 # One node with a broken quantity costs only itself: it has no room and says why.
                 self.unreadable[node.metadata.name] = str(bad)
@@ -58,6 +65,11 @@ class NodeTable:
 
     def __len__(self) -> int:
         return len(self.nodes)
+
+    @cached_property
+    def gpus(self) -> GpuStatic:
+        """The cards of every node, read when first asked for."""
+        return GpuStatic(self.nodes)
 
     def accept_mask(self, spec: PodSpec) -> Mask:
         """Nodes that are up and that the pod's selector, affinity and tolerations accept, shape (N,). Cached."""
@@ -100,15 +112,20 @@ class NodeTable:
 
 @dataclass(frozen=True, slots=True)
 class Assumed:
-    """A pod that was planned or nominated and is not yet bound: where it is counted, and what it will hold."""
+    """A pod that was planned or nominated and is not yet bound: where it is counted, and what it will hold.
+
+    `hold` is its part of the node's cards, where amounts do not say it all.
+    """
 
     node: str
     amounts: Amounts
+    hold: GpuHold | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Facts at one moment. `used` counts bound and assumed pods, shape (N, R), same columns as the table."""
+    """Facts at one moment. `used` counts bound and assumed pods, shape (N, R), same columns as the table; `holds` those
+    of them that have parts of cards, by node name."""
 
     id: str
     taken_at_s: float
@@ -116,6 +133,8 @@ class Snapshot:
     used: Amount2D
     assumed: Mapping[str, Assumed] = field(default_factory=dict)
     facts_age_s: float = 0.0
+    holds: Mapping[str, NodeHolds] = field(default_factory=dict)
+    _gpus: list[GpuTable] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def free(self) -> Amount2D:
@@ -128,29 +147,47 @@ class Snapshot:
         """Column of whole GPUs, if any node has them."""
         return self.table.column.get(GPU)
 
+    @property
+    def gpus(self) -> GpuTable:
+        """Every card of every node at this moment, made when first asked for and then kept."""
+        if not self._gpus:
+            column = self.gpu_column
+            used = np.zeros(len(self.table), dtype=np.int64) if column is None else self.used[:, column]
+            index = self.table.index
+            held = {index[name]: holds for name, holds in self.holds.items() if name in index}
+            self._gpus.append(gpu_table(self.table.gpus, used, held))
+        return self._gpus[0]
+
     def with_assumed(self, pods: Mapping[str, Assumed]) -> Snapshot:
         """A new snapshot in which these pods hold their amounts too; a uid already assumed moves."""
-        used = self.used.copy()
-        merged = dict(self.assumed)
-        for uid, pod in pods.items():
-            if (before := merged.get(uid)) is not None and before.node in self.table.index:
-                used[self.table.index[before.node]] -= self.table.vector(before.amounts)[0]
-            if pod.node in self.table.index:
-                used[self.table.index[pod.node]] += self.table.vector(pod.amounts)[0]
-            merged[uid] = pod
-        used.setflags(write=False)
-        return replace(self, used=used, assumed=merged)
+        return self._changed(pods, pods)
 
     def without_assumed(self, uids: Iterable[str]) -> Snapshot:
         """A new snapshot in which these assumed pods hold nothing. Unknown uids are no error."""
-        used = self.used.copy()
-        merged = dict(self.assumed)
-        for uid in uids:
-            pod = merged.pop(uid, None)
-            if pod is not None and pod.node in self.table.index:
-                used[self.table.index[pod.node]] -= self.table.vector(pod.amounts)[0]
+        return self._changed(uids, {})
+
+    def _changed(self, gone: Iterable[str], pods: Mapping[str, Assumed]) -> Snapshot:
+        used, merged = self.used.copy(), dict(self.assumed)
+        holds: dict[str, NodeHolds] | None = None
+        changes = [(uid, pod, -1) for uid in gone if (pod := merged.pop(uid, None)) is not None]
+        for uid, pod, sign in (*changes, *((uid, pod, 1) for uid, pod in pods.items())):
+            if (i := self.table.index.get(pod.node)) is not None:
+                used[i] += sign * self.table.vector(pod.amounts)[0]
+            if pod.hold is not None:
+                holds = dict(self.holds) if holds is None else holds
+                change_hold(holds, pod.node, uid, pod.hold if sign > 0 else None)
+        merged.update(pods)
         used.setflags(write=False)
-        return replace(self, used=used, assumed=merged)
+        return replace(self, used=used, assumed=merged, holds=self.holds if holds is None else holds, _gpus=[])
+
+
+def change_hold(holds: dict[str, NodeHolds], node: str, uid: str, hold: GpuHold | None) -> None:
+    """Put one pod's hold on a node, or take it away with None; a node without holds has no entry."""
+    changed = holds.get(node, NodeHolds()).with_hold(uid, hold)
+    if changed.holds:
+        holds[node] = changed
+    else:
+        holds.pop(node, None)
 
 
 def room_for(free: Amount2D, need: Amount2D) -> Amount2D:
@@ -163,13 +200,20 @@ def room_for(free: Amount2D, need: Amount2D) -> Amount2D:
 
 
 def snapshot_of(
-    nodes: Sequence[Node], holdings: Iterable[tuple[str, Amounts]] = (), hypernodes: Iterable[HyperNode] = ()
+    nodes: Sequence[Node],
+    holdings: Iterable[tuple[str, Amounts]] = (),
+    hypernodes: Iterable[HyperNode] = (),
+    holds: Iterable[tuple[str, str, GpuHold]] = (),
 ) -> Snapshot:
-    """A snapshot built at once from nodes and (node name, amounts held): for files, cases and tests."""
+    """A snapshot built at once from nodes, (node name, amounts held) and (node name, uid, part of its cards): for
+    files, cases and tests."""
     table = NodeTable(nodes, hypernodes)
     used = np.zeros_like(table.allocatable)
     for name, amounts in holdings:
         if name in table.index:
             used[table.index[name]] += table.vector(amounts)[0]
     used.setflags(write=False)
-    return Snapshot(id="s1", taken_at_s=0.0, table=table, used=used)
+    parts: dict[str, NodeHolds] = {}
+    for name, uid, hold in holds:
+        change_hold(parts, name, uid, hold)
+    return Snapshot(id="s1", taken_at_s=0.0, table=table, used=used, holds=parts)

@@ -1,0 +1,159 @@
+"""The cards of one node as they fill up: what is left of each, and which of them a pod would get.
+
+Rules of this file. (1) A row is never changed: placing a pod gives a new one, so a search may step back. (2) Decode,
+and every pod without a phase, counts with its peak. A prefill pod counts with its request; of several prefill peaks on
+one card the largest is kept free for all of them, since a peak is given back. (3) A card is used up to a share of its
+memory, `planned_milli` thousandths; what is held already counts without that limit. (4) Prefill and decode share a card
+only where the form keeps their memory apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final, NamedTuple
+
+from topology.gpu_capacity import NodeCards
+from topology.gpu_forms import EMPTIEST, HIGHEST, LOWEST, QGPU, VOLCANO_VGPU
+from topology.gpu_request import GpuRequest
+from topology.labels import DECODE, PREFILL
+
+PHASE_BIT: Final = {PREFILL: 1, DECODE: 2}
+WHOLE_MILLI: Final = 1000
+
+
+class CardRow(NamedTuple):
+    """What is left on each card of a node, all tuples of one length."""
+
+    left_mib: tuple[int, ...]
+    left_compute: tuple[int, ...]  # thousandths of the card's compute that no form has claimed
+    peak_mib: tuple[int, ...]  # the largest prefill burst above requests, kept free once for all of them
+    users: tuple[int, ...]  # pods on the card; -1 once a pod has it whole
+    phases: tuple[int, ...]  # bits of PHASE_BIT: who is there
+
+
+def empty_row(cards: NodeCards) -> CardRow:
+    """Nobody is on the node. A broken card has nothing left."""
+    count = len(cards.memory_mib)
+    healthy = cards.healthy
+    return CardRow(
+        left_mib=cards.memory_mib,
+        left_compute=tuple(WHOLE_MILLI if ok else 0 for ok in healthy),
+        peak_mib=(0,) * count,
+        users=tuple(0 if ok else -1 for ok in healthy),
+        phases=(0,) * count,
+    )
+
+
+def left_milli(cards: NodeCards, row: CardRow) -> tuple[int, ...]:
+    """Free share of each card in thousandths: the lesser of the compute and the memory left; 1000 only if nobody is
+    there, 0 where a pod has it whole."""
+    shares = []
+    for capacity, left, compute, users in zip(cards.memory_mib, row.left_mib, row.left_compute, row.users, strict=True):
+        if users <= 0:
+            shares.append(WHOLE_MILLI if users == 0 else 0)
+        else:
+            memory = WHOLE_MILLI * max(left, 0) // capacity if capacity else WHOLE_MILLI
+            shares.append(max(0, min(compute, memory)))
+    return tuple(shares)
+
+
+def need_mib(request: GpuRequest, capacity_mib: int) -> int:
+    """Memory a pod asks for on a card of this size, rounded up; 0 where it says nothing."""
+    return request.memory_mib or -(-capacity_mib * request.memory_milli // 1000)
+
+
+def claim(request: GpuRequest, phase: str, capacity_mib: int) -> tuple[int, int]:
+    """(guaranteed, burst above it) in MiB on a card of this size: only prefill has a burst."""
+    asked = need_mib(request, capacity_mib)
+    if phase == PREFILL:
+        return asked, max(0, request.peak_mib - asked)
+    return max(asked, request.peak_mib), 0
+
+
+def room_mib(cards: NodeCards, row: CardRow, card: int, burst_mib: int, planned_milli: int) -> int:
+    """MiB that may still be promised on a card to a pod with this burst; negative where too much is promised."""
+    capacity = cards.memory_mib[card]
+    held = capacity - row.left_mib[card]
+    return capacity * planned_milli // 1000 - held - max(row.peak_mib[card], burst_mib)
+
+
+def fits(cards: NodeCards, row: CardRow, card: int, request: GpuRequest, phase: str, planned_milli: int) -> bool:
+    """Whether one card can take one GPU's worth of the request."""
+    capacity, users = cards.memory_mib[card], row.users[card]
+    if users < 0 or not cards.healthy[card] or (request.pinned and cards.uuids[card] not in request.pinned):
+        return False
+    asked, burst = claim(request, phase, capacity)
+    replica = request.whole and cards.replicas > 1 and not cards.listed
+    if request.whole and not replica and users:
+        return False
+    if (asked or burst) and (not capacity or asked > room_mib(cards, row, card, burst, planned_milli)):
+        return False
+    if replica:
+        return row.left_compute[card] >= WHOLE_MILLI // cards.replicas and _apart(request, phase, row.phases[card])
+    if request.compute_milli > row.left_compute[card]:
+        return False
+    return _owner_takes(request, row, card) and _apart(request, phase, row.phases[card])
+
+
+def _owner_takes(request: GpuRequest, row: CardRow, card: int) -> bool:
+    """Two rules of Volcano's vGPU (and HAMi, its origin): all cores means alone, and a card without cores left takes
+    nobody. Source: volcano-sh/volcano vgpu/utils.go, checkNodeGPUSharingPredicateAndScore."""
+    if request.form == QGPU.name:
+        return True
+    if request.compute_milli == WHOLE_MILLI and row.users[card] and request.form == VOLCANO_VGPU.name:
+        return False
+    return row.left_compute[card] > 0
+
+
+def _apart(request: GpuRequest, phase: str, there: int) -> bool:
+    return request.isolates or not PHASE_BIT.get(phase) or not there & ~PHASE_BIT[phase]
+
+
+def put(cards: NodeCards, row: CardRow, card: int, request: GpuRequest, phase: str, mib: int | None = None) -> CardRow:
+    """The row with one GPU's worth of the request on a card; `mib` where the memory given is known better."""
+    capacity = cards.memory_mib[card]
+    asked, burst = claim(request, phase, capacity)
+    compute, users = request.compute_milli, row.users[card] + 1
+    if request.whole and cards.replicas > 1 and not cards.listed:
+        asked, compute = asked or capacity // cards.replicas, WHOLE_MILLI // cards.replicas
+    elif request.whole:
+        asked, compute, users = row.left_mib[card], WHOLE_MILLI, -1
+    held = asked if mib is None else max(mib, 0)
+    return CardRow(
+        left_mib=_set(row.left_mib, card, row.left_mib[card] - held),
+        left_compute=_set(row.left_compute, card, max(0, row.left_compute[card] - compute)),
+        peak_mib=_set(row.peak_mib, card, max(row.peak_mib[card], burst)),
+        users=_set(row.users, card, users if row.users[card] >= 0 else -1),
+        phases=_set(row.phases, card, row.phases[card] | PHASE_BIT.get(phase, 0)),
+    )
+
+
+def _set(values: tuple[int, ...], index: int, value: int) -> tuple[int, ...]:
+    return (*values[:index], value, *values[index + 1 :])
+
+
+def choose(
+    cards: NodeCards, row: CardRow, request: GpuRequest, phase: str, planned_milli: int
+) -> tuple[int, ...] | None:
+    """The cards that the form's owner would give the pod, by its own rule; None where too few fit. A prediction unless
+    the pod pins its cards."""
+    able = [i for i in range(len(cards.memory_mib)) if fits(cards, row, i, request, phase, planned_milli)]
+    if len(able) < request.count:
+        return None
+    return tuple(sorted(able, key=_order(row, request.picks))[: request.count])
+
+
+def _order(row: CardRow, picks: str) -> Callable[[int], tuple[int, int]]:
+    if picks == LOWEST:
+        return lambda i: (0, i)
+    if picks == HIGHEST:
+        return lambda i: (0, -i)
+    sign = -1 if picks == EMPTIEST else 1
+    return lambda i: (sign * row.left_mib[i], i)
+
+
+def put_all(cards: NodeCards, row: CardRow, chosen: Sequence[int], request: GpuRequest, phase: str) -> CardRow:
+    """`put` on several cards."""
+    for card in chosen:
+        row = put(cards, row, card, request, phase)
+    return row

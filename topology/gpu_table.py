@@ -1,0 +1,138 @@
+"""The GPUs of all nodes as arrays: what scorers and planners look at.
+
+Shapes: N nodes in the order of the node table, G cards (the most that any node has), column g is card index g. Cards of
+nodes that count whole GPUs alone are predicted: the lowest indices are taken first. Arrays are read-only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topology.gpu_capacity import NodeCards, node_cards
+from topology.gpu_cards import WHOLE_MILLI, CardRow, left_milli
+from topology.gpu_holds import NodeHolds, held_row
+from topology.objects import Node
+
+Int2D = NDArray[np.int64]
+
+
+class GpuStatic:
+    """What does not change with pods: the cards of every node. Built once a node table."""
+
+    def __init__(self, nodes: Sequence[Node]) -> None:
+        self.cards: tuple[NodeCards, ...] = tuple(node_cards(node) for node in nodes)
+        count = len(self.cards)
+        self.width = max((len(c.memory_mib) for c in self.cards), default=0)
+        self.memory_mib: Int2D = np.zeros((count, self.width), dtype=np.int64)
+        self.healthy: NDArray[np.bool_] = np.zeros((count, self.width), dtype=bool)
+        for i, cards in enumerate(self.cards):
+            size = len(cards.memory_mib)
+            self.memory_mib[i, :size] = cards.memory_mib
+            self.healthy[i, :size] = cards.healthy
+        self.count = np.array([len(c.memory_mib) for c in self.cards], dtype=np.int64)
+        self.model = np.array([c.model for c in self.cards], dtype=object)
+        self.isolates = np.array([c.isolates for c in self.cards], dtype=bool)
+        self.listed = np.array([c.listed for c in self.cards], dtype=bool)
+        self.replicas = np.array([c.replicas for c in self.cards], dtype=np.int64)
+        for array in (self.memory_mib, self.healthy, self.count, self.isolates, self.listed, self.replicas):
+            array.setflags(write=False)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuTable:
+    """Every card at one moment.
+
+    `memory_mib` (N, G): capacity, 0 where there is no card, it is broken, or nobody tells its memory.
+    `left_milli` (N, G): free share in thousandths, 1000 for a card that nobody uses, 0 where there is none.
+    `left_mib` (N, G): memory that nobody was promised, never negative. `prefill_peak_mib` (N, G): kept free for prefill
+    peaks, once a card. `left_compute` (N, G): thousandths of the compute that no form has claimed. `phases` (N, G):
+    bits 1 prefill, 2 decode. `users` (N, G): pods on the card, -1 once a pod has it whole or where there is none.
+    `model` (N,): product names. `isolates` (N,): pods on one card cannot take each other's memory.
+    `predicted` (N,): which card a pod has is a prediction. `overcommitted` (N,): more is held than there is.
+    `doubts`: node index to why the node is partly unknown.
+    """
+
+    static: GpuStatic
+    memory_mib: Int2D
+    left_milli: Int2D
+    left_mib: Int2D
+    prefill_peak_mib: Int2D
+    left_compute: Int2D
+    phases: Int2D
+    users: Int2D
+    model: NDArray[np.object_]
+    isolates: NDArray[np.bool_]
+    predicted: NDArray[np.bool_]
+    overcommitted: NDArray[np.bool_]
+    doubts: Mapping[int, tuple[str, ...]]
+    rows: Mapping[int, CardRow]
+
+    def row(self, node: int) -> CardRow:
+        """One node's cards as a row to plan on."""
+        known = self.rows.get(node)
+        if known is not None:
+            return known
+        size = len(self.static.cards[node].memory_mib)
+        return CardRow(
+            left_mib=tuple(self.left_mib[node, :size].tolist()),
+            left_compute=tuple(self.left_compute[node, :size].tolist()),
+            peak_mib=(0,) * size,
+            users=tuple(self.users[node, :size].tolist()),
+            phases=(0,) * size,
+        )
+
+
+def gpu_table(
+    static: GpuStatic, used_gpus: NDArray[np.int64], holds: Mapping[int, NodeHolds] | None = None
+) -> GpuTable:
+    """The table of a moment. `used_gpus` (N,) is what amounts count as taken of nvidia.com/gpu; `holds` are the pods
+    that ask for parts of cards, by node index."""
+    taken = np.arange(static.width)[None, :] < used_gpus[:, None]
+    free = static.healthy & ~taken
+    shares = np.where(free, WHOLE_MILLI, 0)
+    left = np.where(free, static.memory_mib, 0)
+    compute = shares.copy()
+    peaks, phases = np.zeros_like(left), np.zeros_like(left)
+    users = np.where(free, 0, -1)
+    over = used_gpus > static.count * static.replicas
+    rows: dict[int, CardRow] = {}
+    doubts: dict[int, tuple[str, ...]] = {}
+    known = holds or {}
+    # Where a card is counted several times, or by a plugin's own list, the lowest index is not the rule.
+    special = np.flatnonzero((static.replicas > 1) | (static.listed & (used_gpus > 0)))
+    for i in sorted({*known, *special.tolist()}):
+        cards, units = static.cards[i], int(used_gpus[i])
+        held = known.get(i)
+        row = held.row(cards, units) if held is not None else held_row(cards, {}, units)
+        rows[i], size = row, len(cards.memory_mib)
+        shares[i, :size] = left_milli(cards, row)
+        left[i, :size] = np.maximum(row.left_mib, 0)
+        compute[i, :size] = row.left_compute
+        peaks[i, :size] = row.peak_mib
+        users[i, :size] = row.users
+        phases[i, :size] = row.phases
+        over[i] |= any(mib < 0 for mib in row.left_mib)
+        if held is not None and (why := held.doubts()):
+            doubts[i] = why
+    for array in (shares, left, compute, peaks, users, phases, over):
+        array.setflags(write=False)
+    return GpuTable(
+        static=static,
+        memory_mib=static.memory_mib,
+        left_milli=shares,
+        left_mib=left,
+        prefill_peak_mib=peaks,
+        left_compute=compute,
+        phases=phases,
+        users=users,
+        model=static.model,
+        isolates=static.isolates,
+        predicted=~static.listed,
+        overcommitted=over,
+        doubts=doubts,
+        rows=rows,
+    )

@@ -124,6 +124,55 @@ async def _release(namespace: str | None, gang: str, pods: list[str], remove_web
     return 1 if summary.failed else 0
 
 
+@app.command()
+def admit(
+    files: Annotated[
+        list[str],
+        typer.Option("-f", "--filename", metavar="FILE", help="Manifests: a file, a folder, or - for standard input."),
+    ],
+    namespace: Annotated[str, typer.Option("-n", "--namespace", help="For objects that name none.")] = "default",
+    output: Annotated[str, typer.Option("-o", "--output", metavar="text|json", help="How to print.")] = "text",
+) -> None:
+    """Print what the webhook would make of the pods of manifests, and why; no cluster is needed.
+
+    Exit codes: 0, everything was read; 1, a pod would be refused; 2, something cannot be read.
+    """
+    from admission import admit as reader
+    from admission.manifest_file import documents
+
+    if output not in ("text", "json"):
+        raise BadInput("--output", output, 'use "text" or "json"')
+    read = [each for file in _manifests(files) for each in documents(_read(file, "-f"), _shown(file))]
+    found = reader.admitted(read, namespace)
+    if output == "json":
+        import json
+
+        typer.echo(json.dumps([each.as_json() for each in found], indent=1))
+    else:
+        for each in found:
+            for line in reader.lines(each):
+                typer.echo(line)
+        typer.echo(reader.summary(found, len(read)))
+    if any(each.tagging.denied for each in found):
+        raise typer.Exit(1)
+
+
+def _manifests(files: list[str]) -> list[str]:
+    """Folders as kubectl takes them: their manifests in the order of their names, and no folder inside."""
+    found: list[str] = []
+    for file in files:
+        path = Path(file)
+        if file != "-" and path.is_dir():
+            found += sorted(str(each) for each in path.iterdir() if each.suffix in (".yaml", ".yml", ".json"))
+        else:
+            found.append(file)
+    return found
+
+
+def _shown(file: str) -> str:
+    return "standard input" if file == "-" else file
+
+
 @app.command("volcano-conf")
 def volcano_conf(
     url: Annotated[
@@ -143,7 +192,7 @@ def volcano_conf(
     if not check:
         typer.echo(conf.stanza(url, timeout), nl=False)
         return
-    findings = conf.check(_read(check))
+    findings = conf.check(_read(check, "--check"))
     for finding in findings:
         typer.echo(finding)
     if findings:
@@ -151,13 +200,13 @@ def volcano_conf(
     typer.echo("Volcano's scheduler configuration is right for Isochrone.")
 
 
-def _read(file: str) -> str:
+def _read(file: str, option: str) -> str:
     try:
         content = sys.stdin.buffer.read() if file == "-" else Path(file).read_bytes()
         return content.decode()
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "not UTF-8 text"
-        raise BadInput("--check", file, f"it must be a readable file: {why}") from None
+        raise BadInput(option, file, f"it must be a readable file: {why}") from None
 
 
 @app.command()

@@ -1,278 +1,249 @@
 """Which half of inference a pod does, read from what people and frameworks already write.
 
-Decides the phase from one ranked table. A row says where it looks and what it yields; rows that contradict each
-other leave the phase open, except under our own label, which wins. It must never know gangs, modes or patches, and
-never guess: a wrong phase is worse than none. Ranks are those of the list of known signals, so the rows still to
-come (Dynamo 3, llm-d 6, AIBrix 7, plain labels 8, Dynamo engines 11, production-stack 12, names 13) fit in between.
+Decides the phase from one ranked table. A row says where it looks and what it yields. Signals that disagree: the surer
+kind wins and it is told; among signals that are equally sure nobody wins, and that is told too. It must never know
+gangs, modes or patches, and never guess: a wrong phase is worse than none.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Final, Literal
+from typing import Final
 
-import msgspec
-
+from admission import engine_arguments, role_labels, weak_names
 from admission.command_line import EngineCall, engine_calls
+from admission.evidence import DECIDES, Confidence, Finding, Phase, PhaseReading, Row, Says
 from topology import labels
 from topology.objects import Pod
 
-Phase = Literal["prefill", "decode"]
-
-
-class Confidence(StrEnum):
-    """How far a signal can be believed."""
-
-    NONE = "none"
-    LOW = "low"  # names; nobody meant them for a machine
-    MEDIUM = "medium"  # engine arguments
-    HIGH = "high"  # a framework's role label
-    EXPLICIT = "explicit"  # our own label
-
-
-class Says(StrEnum):
-    """What one signal says about a pod."""
-
-    PREFILL = "prefill"
-    DECODE = "decode"
-    MIXED = "mixed"  # it does both
-    OPEN = "open"  # the field is there but does not tell
-    NO_ENGINE = "no engine"  # router, proxy, planner, encoder: never tagged
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    says: Says
-    text: str  # for people: `vLLM kv_role kv_consumer`
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One known signal."""
-
-    rank: int
-    name: str
-    where: str
-    yields: str
-    confidence: Confidence
-    source: str
-    look: Callable[[Pod, tuple[EngineCall, ...]], Iterator[Finding]]
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseReading:
-    """The phase, or None, and why. `conflicts` are sentences for people; with a phase, the label won over them."""
-
-    phase: Phase | None
-    signal: str = ""
-    confidence: Confidence = Confidence.NONE
-    conflicts: tuple[str, ...] = ()
-    mixed: bool = False
-    engine: bool = True  # False: a router or the like, which nobody needs to be warned about
-
-
-_WORDS: Final = {
-    "prefill": Says.PREFILL,
-    "decode": Says.DECODE,
-    "both": Says.MIXED,
-    "mixed": Says.MIXED,
-    "prefill-decode": Says.MIXED,
-}
-_SHORT_WORDS: Final = {"p": Says.PREFILL, "d": Says.DECODE}  # Kthena limits role names to 12 characters
-_NO_ENGINES: Final = frozenset(
-    {"router", "frontend", "proxy", "epp", "planner", "encode", "encoder", "lb", "loadbalancer", "gateway"}
-)
-_POSITIONS: Final = frozenset({"leader", "worker"})  # Grove: `prefill-leader`, `prefill-worker`
-_KV_ROLES: Final = {"kv_producer": Says.PREFILL, "kv_consumer": Says.DECODE}
-_MAX_DEPTH: Final = 8
-_MAX_CONNECTORS: Final = 64
-_MAX_CONFIG_CHARS: Final = 32 * 1024
-
-
-def _role(value: str, short: bool = False) -> Says | None:
-    """A role word of a framework; None for words that say nothing to us."""
-    word = value.strip().lower()
-    if not _NO_ENGINES.isdisjoint(word.replace("_", "-").replace(".", "-").split("-")):
-        return Says.NO_ENGINE
-    return _WORDS.get(word) or (_SHORT_WORDS.get(word) if short else None)
-
-
-def _label(name: str, *keys: str, short: bool = False) -> Callable[[Pod, tuple[EngineCall, ...]], Iterator[Finding]]:
-    def look(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
-        for key in keys:
-            value = pod.metadata.label(key)
-            says = _role(value, short) if value else None
-            if says:
-                yield Finding(says, f"{name} {value}")
-
-    return look
-
-
-def _own_label(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
-    value = pod.metadata.label(labels.PHASE)
-    if value in labels.PHASES:
-        yield Finding(Says(value), f"label {labels.PHASE}")
-
-
-def _grove(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
-    """`<set>-<replica>-<clique>`: only the end counts, for the set may be called anything."""
-    tokens = pod.metadata.label("grove.io/podclique").lower().split("-")
-    if len(tokens) > 1 and tokens[-1] in _POSITIONS:
-        tokens.pop()
-    says = _role(tokens[-1])
-    if says:
-        yield Finding(says, f"Grove clique {tokens[-1]}")
-
-
-def _vllm(_pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
-    for call in calls:
-        if call.is_router:
-            continue
-        roles: list[str] = []
-        for text in call.flags.get("--kv-transfer-config", ()):
-            roles += _kv_roles(text)
-        roles += call.flags.get("--kv-transfer-config.kv-role", ())
-        for role in dict.fromkeys(roles):
-            if role in _KV_ROLES:
-                yield Finding(_KV_ROLES[role], f"vLLM kv_role {role}")
-            elif role == "kv_both":
-                # NIXL users write it on both sides; it says that KV moves, not which way.
-                yield Finding(Says.OPEN, "vLLM kv_role kv_both")
-
-
-def _kv_roles(text: str) -> list[str]:
-    if not text or len(text) > _MAX_CONFIG_CHARS:
-        return []
-    try:
-        config = msgspec.json.decode(text)
-    except (ValueError, RecursionError):
-        return []
-    roles: list[str] = []
-    _collect_kv_roles(config, roles, depth=0)
-    return roles
-
-
-def _collect_kv_roles(config: object, roles: list[str], depth: int) -> None:
-    """MultiConnector nests its connectors under kv_connector_extra_config.connectors."""
-    if not isinstance(config, dict) or depth > _MAX_DEPTH or len(roles) > _MAX_CONNECTORS:
-        return
-    role = config.get("kv_role")
-    if isinstance(role, str):
-        roles.append(role)
-    extra = config.get("kv_connector_extra_config")
-    connectors = extra.get("connectors") if isinstance(extra, dict) else None
-    for connector in connectors[:_MAX_CONNECTORS] if isinstance(connectors, list) else ():
-        _collect_kv_roles(connector, roles, depth + 1)
-
-
-def _sglang(_pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
-    for call in calls:
-        if call.is_router or call.module.startswith(
-            "dynamo."
-        ):  # Dynamo's engines have the same flag and a row of their own
-            continue
-        for mode in dict.fromkeys(call.flags.get("--disaggregation-mode", ())):
-            if mode in labels.PHASES:
-                yield Finding(Says(mode), f"SGLang --disaggregation-mode {mode}")
-
+__all__ = ["ROWS", "Confidence", "Phase", "PhaseReading", "Rules", "read_phase"]
 
 ROWS: Final[tuple[Row, ...]] = (
     Row(
         0,
         "Isochrone",
-        "label isochrone.dev/phase",
-        "prefill | decode; wins over every other row",
+        "label `isochrone.dev/phase`",
+        "prefill, decode; wins over every other row",
         Confidence.EXPLICIT,
         "docs/contracts.md",
-        _own_label,
+        role_labels.own_label,
     ),
     Row(
         1,
         "Kthena",
-        "label modelserving.volcano.sh/role",
-        "prefill (p) | decode (d)",
+        "label `modelserving.volcano.sh/role`",
+        "the role word; also p, d",
         Confidence.HIGH,
         "volcano-sh/kthena pkg/apis/workload/v1alpha1/labels.go; short names: volcano-sh/kthena#1795",
-        _label("Kthena role", "modelserving.volcano.sh/role", short=True),
+        role_labels.role_label("Kthena role", "modelserving.volcano.sh/role", short=True),
     ),
     Row(
         2,
         "LWS DisaggregatedSet",
-        "label disaggregatedset.x-k8s.io/role",
-        "prefill | decode",
+        "label `disaggregatedset.x-k8s.io/role`",
+        "the role word",
         Confidence.HIGH,
         "kubernetes-sigs/lws api/disaggregatedset/v1",
-        _label("DisaggregatedSet role", "disaggregatedset.x-k8s.io/role"),
+        role_labels.role_label("DisaggregatedSet role", "disaggregatedset.x-k8s.io/role"),
+    ),
+    Row(
+        3,
+        "Dynamo",
+        "labels `nvidia.com/dynamo-component-type` and `nvidia.com/dynamo-sub-component-type`",
+        "the role word; `worker` says nothing",
+        Confidence.HIGH,
+        "ai-dynamo/dynamo deploy/operator/internal/consts/consts.go",
+        role_labels.dynamo,
     ),
     Row(
         4,
         "Grove",
-        "label grove.io/podclique, its last word before leader or worker",
-        "prefill | decode",
+        "label `grove.io/podclique`, its last word before leader or worker",
+        "the role word",
         Confidence.HIGH,
         "ai-dynamo/grove operator/api/common labels",
-        _grove,
+        role_labels.grove,
     ),
     Row(
         5,
         "RBG",
-        "label rbg.workloads.x-k8s.io/role-name, or rolebasedgroup.workloads.x-k8s.io/role (v1alpha1)",
-        "prefill | decode",
+        "label `rbg.workloads.x-k8s.io/role-name`, or `rolebasedgroup.workloads.x-k8s.io/role` (v1alpha1)",
+        "the role word",
         Confidence.HIGH,
         "sgl-project/rbg api/workloads/constants/label.go and api/workloads/v1alpha1/constant.go",
-        _label("RBG role", "rbg.workloads.x-k8s.io/role-name", "rolebasedgroup.workloads.x-k8s.io/role"),
+        role_labels.role_label(
+            "RBG role", "rbg.workloads.x-k8s.io/role-name", "rolebasedgroup.workloads.x-k8s.io/role"
+        ),
+    ),
+    Row(
+        6,
+        "llm-d, KServe",
+        "label `llm-d.ai/role`",
+        "the role word; `encode-prefill` is left open",
+        Confidence.HIGH,
+        "llm-d/llm-d-inference-scheduler pkg/plugins/filter/bylabel/roles.go",
+        role_labels.role_label("llm-d role", "llm-d.ai/role"),
+    ),
+    Row(
+        7,
+        "AIBrix",
+        "label `role-name` beside `storm-service-name` or `roleset-name`; label `model.aibrix.ai/role`",
+        "the role word",
+        Confidence.HIGH,
+        "vllm-project/aibrix pkg/controller/constants/stormservice.go",
+        role_labels.aibrix,
+    ),
+    Row(
+        8,
+        "plain label",
+        "labels "
+        + ", ".join(f"`{key}`" for key in role_labels.PLAIN_KEYS)
+        + " on a pod of a known engine or framework",
+        "the role word",
+        Confidence.MEDIUM,
+        "examples of Kueue, LWS and llm-d",
+        role_labels.plain,
     ),
     Row(
         9,
         "vLLM",
-        "argument --kv-transfer-config, kv_role (nested connectors too)",
-        "kv_producer = prefill | kv_consumer = decode | kv_both = open",
+        "argument `--kv-transfer-config`, its kv_role (nested connectors and dotted form too); `--ec-transfer-config`",
+        "kv_producer = prefill, kv_consumer = decode; kv_both is open, with a connector that only stores: aggregated",
         Confidence.MEDIUM,
         "vllm-project/vllm vllm/config/kv_transfer.py; kv_both: vllm-project/vllm#43807",
-        _vllm,
+        engine_arguments.vllm,
     ),
     Row(
         10,
         "SGLang",
-        "argument --disaggregation-mode",
-        "prefill | decode",
+        "argument `--disaggregation-mode`",
+        "prefill, decode; null = mixed",
         Confidence.MEDIUM,
         "sgl-project/sglang python/sglang/srt/server_args.py",
-        _sglang,
+        engine_arguments.sglang,
+    ),
+    Row(
+        11,
+        "Dynamo engines, TensorRT-LLM",
+        "arguments `--disaggregation-mode`, `--is-prefill-worker`, `--is-decode-worker`; `--server_role`",
+        "as named; context = prefill, generation = decode",
+        Confidence.MEDIUM,
+        "ai-dynamo/dynamo components; NVIDIA/TensorRT-LLM tensorrt_llm/commands/serve.py",
+        engine_arguments.dynamo_workers,
+    ),
+    Row(
+        12,
+        "production-stack, LMCache",
+        "variables `LMCACHE_NIXL_ROLE`, `LMCACHE_PD_ROLE`",
+        "sender = prefill, receiver = decode",
+        Confidence.MEDIUM,
+        "vllm-project/production-stack helm/templates/deployment-vllm-multi.yaml",
+        engine_arguments.lmcache,
+    ),
+    Row(
+        13,
+        "variables and names",
+        "variables and arguments such as `ROLE`, `--role`; names of containers, owners and pods; programs",
+        "prefill, decode where one of them is named; routers, proxies and stores are no engine",
+        Confidence.LOW,
+        "examples of Mooncake, LMDeploy, FastDeploy and RTP-LLM",
+        weak_names.hints,
+    ),
+    Row(
+        14,
+        "plain engine",
+        "a known engine's own command line that says nothing of separation",
+        "aggregated, where no other row says more",
+        Confidence.LOW,
+        "the engines' defaults",
+        weak_names.aggregated,
     ),
 )
 
 
-def read_phase(pod: Pod, calls: tuple[EngineCall, ...] | None = None) -> PhaseReading:
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """The table in use. `mixed_as`: what a pod that serves both phases is tagged as; None leaves it untagged."""
+
+    rows: tuple[Row, ...] = ROWS
+    mixed_as: Phase | None = None
+
+
+BUILT_IN: Final = Rules()
+
+
+def read_phase(pod: Pod, calls: tuple[EngineCall, ...] | None = None, rules: Rules = BUILT_IN) -> PhaseReading:
     """What the table says of this pod. Never raises. `calls`: its command lines, if they are read already."""
     own = pod.metadata.label(labels.PHASE)
     if own and own not in labels.PHASES:
         return PhaseReading(None, conflicts=(f'{labels.PHASE} is {own!r}; use "prefill" or "decode"',))
     calls = engine_calls(pod) if calls is None else calls
-    found = [(row, finding) for row in ROWS for finding in row.look(pod, calls)]
+    found = [(row, finding) for row in rules.rows for finding in row.look(pod, calls)]
     if not found:
         return PhaseReading(None)
     row, first = found[0]
     if row.confidence is Confidence.EXPLICIT:
         against = tuple(
             f"{labels.PHASE} is {first.says} but {other.text} says {other.says}; the label wins"
-            for _, other in found[1:]
-            if other.says not in (first.says, Says.OPEN, Says.MIXED)
+            for other_row, other in found[1:]
+            if other.says in (Says.PREFILL, Says.DECODE, Says.NO_ENGINE) and _counts(other_row, other, first)
         )
         return PhaseReading(_phase(first.says), first.text, row.confidence, against)
-    no_engine = next((finding for _, finding in found if finding.says is Says.NO_ENGINE), None)
-    if no_engine:
-        return PhaseReading(None, no_engine.text, engine=False)
-    decided = [(row, finding) for row, finding in found if finding.says is not Says.OPEN]
+    decided = [(row, finding) for row, finding in found if finding.says in DECIDES]
     if not decided:
-        return PhaseReading(None, first.text)
-    if len({finding.says for _, finding in decided}) > 1:
-        said = ", ".join(dict.fromkeys(f"{finding.text} says {finding.says}" for _, finding in decided))
+        return _undecided(found, rules)
+    return _decided(decided, found, calls, rules)
+
+
+def _counts(row: Row, other: Finding, first: Finding) -> bool:
+    """A name that says otherwise is no news beside our label."""
+    return other.says is not first.says and row.confidence is not Confidence.LOW
+
+
+def _undecided(found: Sequence[tuple[Row, Finding]], rules: Rules) -> PhaseReading:
+    """Nothing tells the phase: either a field that could have told is open, or nothing separates the engine."""
+    opened = next((finding for _, finding in found if finding.says is Says.OPEN), None)
+    if opened:
+        return PhaseReading(None, opened.text)
+    return PhaseReading(rules.mixed_as, found[0][1].text, Confidence.LOW, mixed=True)
+
+
+def _decided(
+    decided: Sequence[tuple[Row, Finding]],
+    found: Sequence[tuple[Row, Finding]],
+    calls: tuple[EngineCall, ...],
+    rules: Rules,
+) -> PhaseReading:
+    row, first = decided[0]  # rows stand in the order of their confidence
+    equal = [finding for other, finding in decided if other.confidence is row.confidence]
+    if len({finding.says for finding in equal}) > 1:
+        said = ", ".join(dict.fromkeys(f"{finding.text} says {finding.says}" for finding in equal))
         return PhaseReading(None, conflicts=(f"phase left open: {said}; set label {labels.PHASE}",))
-    row, first = decided[0]
-    return PhaseReading(_phase(first.says), first.text, row.confidence, mixed=first.says is Says.MIXED)
+    if first.says is Says.NO_ENGINE:
+        return PhaseReading(None, first.text, row.confidence, engine=False)
+    if row.confidence is Confidence.LOW and _serves_prompts_in_chunks(found, calls):
+        told = f"phase left open: {first.text} says {first.says}, but the engine serves both phases in chunks"
+        return PhaseReading(None, conflicts=(f"{told}; set label {labels.PHASE}",))
+    against = dict.fromkeys(
+        f"{first.text} says {first.says} but {finding.text} says {finding.says}; the {row.confidence} signal wins"
+        for other, finding in decided
+        if finding.says is not first.says and other.confidence is not Confidence.LOW
+    )
+    mixed = first.says is Says.MIXED
+    phase = rules.mixed_as if mixed else _phase(first.says)
+    return PhaseReading(phase, first.text, row.confidence, tuple(against), mixed)
+
+
+def _serves_prompts_in_chunks(found: Sequence[tuple[Row, Finding]], calls: tuple[EngineCall, ...]) -> bool:
+    """An aggregated engine that interleaves prompt chunks with decoding is no half of a service, whatever its name."""
+    if not any(finding.says is Says.AGGREGATED for _, finding in found):
+        return False
+    return any(
+        value.lower() not in ("false", "0")
+        for call in calls
+        for value in call.flags.get("--enable-chunked-prefill", ())
+    )
 
 
 def _phase(says: Says) -> Phase | None:

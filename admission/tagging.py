@@ -5,7 +5,8 @@ Rules (design, section 7):
 1.  Pods that have a node, mirror pods and pods with `isochrone.dev/enabled: "false"` are left alone.
 2.  A pod *asks* when a person put our phase or gang label on it, or when its namespace is enabled. Others that are
     recognised are tagged but never held back, and their scheduler is never changed.
-3.  `required` pods get our gate and a PodGroup name, always together. A PodGroup name that is there stays.
+3.  `required` pods get our gate and a PodGroup name, always together. A PodGroup name that is there stays. A phase
+    that only a name tells is never `required`.
 4.  A pod of a third scheduler, or of another gang system, gets labels and annotations only.
 5.  Nothing that is there is overwritten, but for the default scheduler's name. Tagging a tagged pod does nothing.
 6.  Only pods that ask can be refused, and only for values that nobody could mean.
@@ -20,10 +21,11 @@ from enum import StrEnum
 
 from admission import json_patch
 from admission.command_line import engine_calls
-from admission.gang import ExistingGroup, existing_group, podgroup_name, read_gang
+from admission.existing_group import ExistingGroup, existing_group
+from admission.gang import podgroup_name, read_gang
 from admission.json_patch import Add
 from admission.pod_settings import Mode, PodSettings, not_one_of, read_settings
-from admission.signals import Phase, PhaseReading, read_phase
+from admission.signals import BUILT_IN, Confidence, Phase, PhaseReading, Rules, read_phase
 from topology import labels
 from topology.bad_input import BadInput
 from topology.objects import Container, Pod
@@ -57,7 +59,7 @@ class Tagging:
     signal: str = ""
 
 
-def tag(pod: Pod, namespace: str, entry: Entry) -> Tagging:
+def tag(pod: Pod, namespace: str, entry: Entry, rules: Rules = BUILT_IN) -> Tagging:
     """Decides for one pod as it is created. `namespace` is the request's: the pod's own may still be empty."""
     own = asks_by_label(pod)
     if _out_of_scope(pod) or (entry is Entry.LABELLED and not own):
@@ -65,7 +67,7 @@ def tag(pod: Pod, namespace: str, entry: Entry) -> Tagging:
     asks = own or entry is Entry.NAMESPACE
     settings, wrong = read_settings(pod.metadata.annotations, asks)
     calls = engine_calls(pod)
-    reading = read_phase(pod, calls)
+    reading = read_phase(pod, calls, rules)
     if asks and (own or reading.phase):
         wrong = (*_wrong_labels(pod), *wrong)
         if wrong:
@@ -77,7 +79,9 @@ def tag(pod: Pod, namespace: str, entry: Entry) -> Tagging:
         return Tagging(
             namespace, warnings=_short([f"phase {reading.phase} ({reading.signal}) but no gang; {gang.missing}"])
         )
-    return _write(pod, namespace, asks, settings, reading, gang.gang, gang.signal, wrong)
+    # A name alone is worth a label and a score; nobody should wait for a partner because of it.
+    by_name = not own and reading.confidence is Confidence.LOW
+    return _write(pod, namespace, asks, by_name, settings, reading, gang.gang, gang.signal, wrong)
 
 
 def asks_by_label(pod: Pod) -> bool:
@@ -135,6 +139,7 @@ def _write(
     pod: Pod,
     namespace: str,
     asks: bool,
+    by_name: bool,
     settings: PodSettings,
     reading: PhaseReading,
     gang: str,
@@ -151,7 +156,7 @@ def _write(
     volcano = scheduler == labels.VOLCANO_SCHEDULER or (asks and not foreign_group)
     full = volcano and not third and not foreign_group
     # What is not held is stored as preferred, so that the controller never waits for it.
-    mode: Mode = settings.mode if full and asks else "preferred"
+    mode: Mode = settings.mode if full and asks and not by_name else "preferred"
     held = mode == "required"
     signal = pod.metadata.annotation(labels.SIGNAL) or f"phase: {reading.signal}; gang: {gang_signal}"
 
@@ -171,6 +176,8 @@ def _write(
     if full:
         ops += _marker(pod)
     warnings = [*reading.conflicts, *(_sentence(error) for error in wrong)]
+    if by_name and asks:
+        warnings.append(f"phase {reading.phase} is only named ({reading.signal}): not held; {_SET_PHASE}")
     if not asks and settings.mode == "required":
         warnings.append(f"{labels.REACH_MODE} is required, but a pod is held only if it asks; {_SET_PHASE}")
     if asks and not full:

@@ -72,6 +72,7 @@ class Container(_Slim, frozen=True):
     command: tuple[str, ...] | None = None
     args: tuple[str, ...] | None = None
     env: tuple[EnvVar, ...] | None = None
+    env_from: tuple[dict[str, Any], ...] | None = None  # that there is one is all we need to know
     resources: Resources = Resources()
     restart_policy: str | None = None  # "Always" on an init container makes it a sidecar
 

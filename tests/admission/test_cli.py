@@ -9,7 +9,7 @@ import pytest
 from admission.cli import app, main
 from scheduler.volcano_conf import stanza
 
-COMMANDS = ("webhook", "controller", "release", "volcano-conf", "demo")
+COMMANDS = ("webhook", "controller", "release", "admit", "volcano-conf", "demo")
 
 
 def leave(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -52,6 +52,8 @@ def test_volcano_conf_judges_a_file(
     [
         (["volcano-conf", "--url", "there:8800"], "isochrone: the URL of the extender is 'there:8800'"),
         (["volcano-conf", "--check", "/does/not/exist"], "isochrone: --check is '/does/not/exist'"),
+        (["admit", "-f", "/does/not/exist"], "isochrone: -f is '/does/not/exist'"),
+        (["admit", "-f", "pyproject.toml", "-o", "xml"], "isochrone: --output is 'xml'"),
         (["release"], "isochrone: what to release is 'missing'"),
         (["release", "--all", "-n", "prod"], "isochrone: --all is 'given with -n or POD'"),
         (["release", "--all", "--kubeconfig", "/does/not/exist"], "isochrone: kubeconfig is '/does/not/exist'"),

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from admission.gang import existing_group, gang_label_value, podgroup_name, read_gang
+from admission.existing_group import existing_group
+from admission.gang import gang_label_value, podgroup_name, read_gang
 from tests.admission.pods import CONSUMER, PRODUCER, decoded, raw_pod
 
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
@@ -40,7 +41,7 @@ gangs = st.from_regex(LABEL_VALUE, fullmatch=True)
         ({"rbg.workloads.x-k8s.io/group-name": "chat"}, "rbg-chat", "RBG group chat"),
         ({"rolebasedgroup.workloads.x-k8s.io/name": "chat"}, "rbg-chat", "RBG group chat"),
         ({"leaderworkerset.sigs.k8s.io/name": "prefill-lws"}, None, ""),
-        ({"app.kubernetes.io/part-of": "chat"}, None, ""),
+        ({"app.kubernetes.io/part-of": "chat"}, "app-chat", "application chat"),
     ],
 )
 def test_labels(labels: dict[str, str], gang: str | None, signal: str) -> None:

@@ -46,7 +46,12 @@ LABELS: list[tuple[dict[str, str], str | None, str]] = [
     ({"rbg.workloads.x-k8s.io/role-name": "prefill"}, "prefill", "RBG role prefill"),
     ({"rbg.workloads.x-k8s.io/role-name": "router"}, None, "RBG role router"),
     ({"rolebasedgroup.workloads.x-k8s.io/role": "decode"}, "decode", "RBG role decode"),
-    ({"role": "prefill"}, None, ""),
+    ({"role": "prefill"}, None, "label role prefill"),
+    ({"role": "prefill", "llm-d.ai/model": "m"}, "prefill", "label role prefill"),
+    ({"llm-d.ai/role": "decode"}, "decode", "llm-d role decode"),
+    ({"nvidia.com/dynamo-component-type": "decode"}, "decode", "Dynamo component-type decode"),
+    ({"role-name": "decode", "roleset-name": "r"}, "decode", "AIBrix role decode"),
+    ({"role-name": "decode"}, None, ""),
     ({"app": "web"}, None, ""),
 ]
 
@@ -92,8 +97,13 @@ VLLM: list[tuple[list[str] | None, list[str], str | None, str]] = [
         "prefill",
         "vLLM kv_role kv_producer",
     ),
-    (["sh", "-c"], ["vllm serve m --kv-transfer-config; echo kv_producer"], None, ""),
-    (["sh", "-c"], ["# --kv-transfer-config '" + config("kv_producer") + "'\nvllm serve m"], None, ""),
+    (["sh", "-c"], ["vllm serve m --kv-transfer-config; echo kv_producer"], None, "vLLM without disaggregation"),
+    (
+        ["sh", "-c"],
+        ["# --kv-transfer-config '" + config("kv_producer") + "'\nvllm serve m"],
+        None,
+        "vLLM without disaggregation",
+    ),
     (None, ["--kv-transfer-config", '{"kv_role":'], None, ""),
     (None, ["--kv-transfer-config", "[" * 30_000], None, ""),
     (None, ["--kv-transfer-config", '{"kv_role": 7, "kv_connector_extra_config": {"connectors": 1}}'], None, ""),
@@ -114,7 +124,7 @@ SGLANG: list[tuple[list[str], str | None]] = [
     (["sh", "-c", "python3 -m sglang.launch_server --disaggregation-mode decode | tee log"], "decode"),
     (["python3", "-m", "sglang_router.launch_router", "--disaggregation-mode", "decode"], None),
     (["python3", "-m", "x", "--pd-disaggregation", "--prefill", "http://p", "--disaggregation-mode", "decode"], None),
-    (["python3", "-m", "dynamo.sglang", "--disaggregation-mode", "decode"], None),  # a row of another issue
+    (["python3", "-m", "dynamo.sglang", "--disaggregation-mode", "decode"], "decode"),
 ]
 
 
@@ -135,11 +145,21 @@ def test_variables_with_a_plain_value_are_put_in_and_others_stay_unknown() -> No
     assert phase(["if x; then MODE=prefill; fi; sglang --disaggregation-mode $MODE"], ["sh", "-c"]) is None
 
 
-def test_rows_that_contradict_each_other_leave_the_phase_open() -> None:
+def test_the_surer_signal_wins_and_it_is_told() -> None:
     reading = read_phase(decoded(raw_pod({"modelserving.volcano.sh/role": "prefill"}, args=CONSUMER)))
+    assert (reading.phase, reading.confidence) == ("prefill", Confidence.HIGH)
+    assert reading.conflicts == (
+        "Kthena role prefill says prefill but vLLM kv_role kv_consumer says decode; the high signal wins",
+    )
+
+
+def test_signals_that_are_equally_sure_leave_the_phase_open() -> None:
+    reading = read_phase(
+        decoded(raw_pod({"modelserving.volcano.sh/role": "prefill", "llm-d.ai/role": "decode"}, args=CONSUMER))
+    )
     assert reading.phase is None
     assert reading.conflicts == (
-        "phase left open: Kthena role prefill says prefill, vLLM kv_role kv_consumer says decode; "
+        "phase left open: Kthena role prefill says prefill, llm-d role decode says decode; "
         "set label isochrone.dev/phase",
     )
 

@@ -1,0 +1,176 @@
+"""What the webhook would say about every pod template of a manifest, without a cluster.
+
+The same reading as in the webhook, for a namespace that is enabled: templates in, one entry each out, as lines for
+people or as JSON. Pods are read as their controller or operator would create them. It must never know files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from admission.command_line import engine_calls
+from admission.evidence import PhaseReading
+from admission.existing_group import existing_group, multi_node_member
+from admission.manifest_file import Document
+from admission.operator_templates import reader_of
+from admission.pod_settings import read_settings
+from admission.pod_templates import PodTemplate, anywhere, mapping, of_workload
+from admission.role_groups import is_production_stack, production_stack, role_based_group
+from admission.signals import BUILT_IN, Rules, read_phase
+from admission.tagging import Entry, Tagging, asks_by_label, tag
+from topology import labels
+from topology.objects import Pod
+
+DEFAULT_NAMESPACE: Final = "default"
+_NO_GPU: Final = f"asks for no GPU: it reaches the webhook only with the label {labels.PHASE} or {labels.GANG}"
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """One pod template and what would become of its pods."""
+
+    template: PodTemplate
+    tagging: Tagging
+    reading: PhaseReading
+    existing_group: str | None
+    group_system: str
+    size: int | None
+    warnings: tuple[str, ...]
+
+    @property
+    def phase(self) -> str | None:
+        """What would be tagged; `mixed` is a reading that tags nothing."""
+        if self.tagging.phase is None and self.reading.mixed and not self.tagging.denied:
+            return "mixed"
+        return self.tagging.phase
+
+    def as_json(self) -> dict[str, Any]:
+        """The shape that docs/recognition.md promises."""
+        return {
+            "kind": self.template.kind,
+            "namespace": self.template.namespace,
+            "name": self.template.name,
+            "template": self.template.template,
+            "phase": self.phase,
+            "gang": self.tagging.gang,
+            "existing_group": self.existing_group,
+            "signal": self.reading.signal,
+            "confidence": str(self.reading.confidence),
+            "warnings": list(self.warnings),
+        }
+
+
+def templates(document: Document, namespace: str = DEFAULT_NAMESPACE) -> Iterator[PodTemplate]:
+    """Every pod template of one object; none for a Service and the like."""
+    content = document.content
+    where = str(mapping(content.get("metadata")).get("namespace") or namespace)
+    if is_production_stack(content):
+        yield from production_stack(content, where)
+        return
+    kind, group = str(content.get("kind", "")), str(content.get("apiVersion", "")).rpartition("/")[0]
+    reader = reader_of(content)
+    if reader is not None:
+        yield from reader(content, where)
+    elif kind == "RoleBasedGroup" and group == "workloads.x-k8s.io":
+        yield from role_based_group(content, where)
+    else:
+        found = list(of_workload(content, where))
+        yield from found or anywhere(content, where)
+
+
+def admitted(
+    documents: Sequence[Document], namespace: str = DEFAULT_NAMESPACE, rules: Rules = BUILT_IN
+) -> list[Admitted]:
+    """One entry a pod template, in the order of the documents. Raises BadInput for a template that is no pod."""
+    found = [_entry(template, rules) for each in documents for template in templates(each, namespace)]
+    return [replace(entry, warnings=(*entry.warnings, *_too_few(entry, found))) for entry in found]
+
+
+def _entry(template: PodTemplate, rules: Rules) -> Admitted:
+    pod = template.pod
+    asks = asks_by_label(pod)
+    calls = engine_calls(pod)
+    tagging = tag(pod, template.namespace, Entry.LABELLED if asks else Entry.NAMESPACE, rules)
+    group, member = existing_group(pod), multi_node_member(pod)
+    warnings = [tagging.denied] if tagging.denied else []
+    warnings += [*tagging.warnings, *template.notes]
+    if tagging.phase and not asks and not _wants_gpu(pod):
+        warnings.append(_NO_GPU)
+    return Admitted(
+        template,
+        tagging,
+        read_phase(pod, calls, rules),
+        group.value if group else None,
+        group.system if group else "",
+        member.size if member else None,
+        tuple(warnings),
+    )
+
+
+def _too_few(entry: Admitted, all_: Sequence[Admitted]) -> Iterator[str]:
+    """A minimum above what the same files would create: the gang could never start."""
+    if entry.tagging.gang is None:
+        return
+    settings, _ = read_settings(entry.template.pod.metadata.annotations, asks=False)
+    for phase, key, minimum in (
+        (labels.PREFILL, labels.MIN_PREFILL, settings.min_prefill),
+        (labels.DECODE, labels.MIN_DECODE, settings.min_decode),
+    ):
+        same = [other.template.replicas for other in all_ if _group(other) == (*_group(entry)[:2], phase)]
+        known = [count for count in same if count is not None]
+        if minimum is not None and known and len(known) == len(same) and sum(known) < minimum:
+            yield f"{key} is {minimum}, but only {sum(known)} {phase} pods of this gang are described here"
+
+
+def _group(entry: Admitted) -> tuple[str, str | None, str | None]:
+    return entry.tagging.namespace, entry.tagging.gang, entry.tagging.phase
+
+
+def _wants_gpu(pod: Pod) -> bool:
+    given = pod.metadata.annotations or {}
+    if any(key in given for key in ("gpu-memory", "gpu-fraction")) or any(k.startswith(labels.PREFIX) for k in given):
+        return True
+    for container in (*pod.spec.containers, *(pod.spec.init_containers or ())):
+        for amounts in (container.resources.limits, container.resources.requests):
+            if any(key.startswith("nvidia.com/") or "gpu" in key for key in amounts or ()):
+                return True
+    return False
+
+
+def lines(entry: Admitted) -> Iterator[str]:
+    """One template for people: what, then why, then what they should know."""
+    template, tagging = entry.template, entry.tagging
+    part = f" {template.template}" if template.template else ""
+    head = f"{template.kind} {template.namespace}/{template.name}{part}: "
+    if tagging.denied:
+        yield head + "refused"
+    elif tagging.phase:
+        held = "held until its gang has a place" if tagging.mode == labels.REQUIRED else "not held, only scored"
+        yield head + f"{tagging.phase} of gang {tagging.gang}, {held}"
+    elif entry.reading.mixed:
+        yield head + "serves both phases, left alone"
+    elif not entry.reading.engine:
+        yield head + "no engine, left alone"
+    elif tagging.warnings:
+        yield head + "not tagged"
+    else:
+        yield head + "nothing that is recognised, left alone"
+    if entry.reading.signal:
+        yield f"  phase   {entry.reading.signal} ({entry.reading.confidence})"
+    if tagging.gang:
+        yield f"  gang    {tagging.signal.rpartition('gang: ')[2]}"
+    if entry.existing_group:
+        yield f"  group   {entry.existing_group} of {entry.group_system}, kept"
+    if entry.size:
+        yield f"  member  {entry.size} pods serve one copy of the model"
+    for warning in entry.warnings:
+        yield f"  note    {warning}"
+
+
+def summary(found: Sequence[Admitted], objects: int) -> str:
+    """The last line: how much was read and what came of it."""
+    tagged = sum(1 for each in found if each.tagging.phase)
+    gangs = len({(each.tagging.namespace, each.tagging.gang) for each in found if each.tagging.gang})
+    return f"objects: {objects}, pod templates: {len(found)}, tagged: {tagged}, gangs: {gangs}"

@@ -1,0 +1,100 @@
+"""Whether another system holds the pod in a group already, and which pods are one member because they share a model.
+
+A group that is there is kept: we add to it, we never take it over. It must never know the pod's phase or our gang.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from topology import labels
+from topology.objects import Pod
+
+_LWS: Final = "leaderworkerset.sigs.k8s.io/"
+_KTHENA: Final = "modelserving.volcano.sh/"
+_GROVE: Final = "grove.io/"
+
+
+@dataclass(frozen=True, slots=True)
+class ExistingGroup:
+    """A group that holds the pod already. Volcano's own PodGroup composes with our gate, the others do not."""
+
+    system: str
+    key: str
+    value: str
+    volcano: bool
+
+
+def existing_group(pod: Pod) -> ExistingGroup | None:
+    """The gang carrier that somebody else put on the pod; it is never replaced."""
+    for system, key, read in _CARRIERS:
+        value = read(pod, key)
+        if value:
+            return ExistingGroup(system, key, value, volcano=key == labels.GROUP_NAME)
+    return None
+
+
+def _annotation(pod: Pod, key: str) -> str:
+    return pod.metadata.annotation(key)
+
+
+def _label(pod: Pod, key: str) -> str:
+    return pod.metadata.label(key)
+
+
+def _gate(pod: Pod, key: str) -> str:
+    return next((gate.name for gate in pod.spec.scheduling_gates or () if gate.name.startswith(key)), "")
+
+
+_CARRIERS: Final[tuple[tuple[str, str, Callable[[Pod, str], str]], ...]] = (
+    ("Volcano", labels.GROUP_NAME, _annotation),
+    ("coscheduling", "scheduling.x-k8s.io/pod-group", _label),
+    ("KAI", "pod-group-name", _annotation),
+    ("KAI", "kai.scheduler/subgroup-name", _label),
+    ("Godel", "godel.bytedance.com/pod-group-name", _annotation),
+    ("Godel", "godel.bytedance.com/pod-group-name", _label),
+    ("Koordinator", "gang.scheduling.koordinator.sh/name", _annotation),
+    ("Koordinator", "gang.scheduling.koordinator.sh/groups", _annotation),
+    ("Koordinator", "pod-group.scheduling.sigs.k8s.io", _label),
+    ("Kueue", "kueue.x-k8s.io/queue-name", _label),
+    ("Kueue", "kueue.x-k8s.io/pod-group-name", _label),
+    ("Kueue", "kueue.x-k8s.io/", _gate),
+    ("Grove", "grove.io/podgang", _label),
+    ("Grove", "grove.io/", _gate),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """Pods that run one copy of a model over several nodes: one member of a gang that needs all of them.
+
+    `key` is the same for all its pods and stable over their restarts; `size` is None where the pods do not say it.
+    """
+
+    system: str
+    key: str
+    size: int | None
+    leader: bool
+
+
+def multi_node_member(pod: Pod) -> Member | None:
+    """The multi-node copy that the pod is part of; None for a pod that is a member by itself or does not say.
+
+    Sources: kubernetes-sigs/lws api/leaderworkerset/v1, volcano-sh/kthena and ai-dynamo/grove label constants.
+    """
+    meta = pod.metadata
+    if name := meta.label(_LWS + "name"):
+        size = meta.annotation(_LWS + "size")
+        count = int(size) if size.isascii() and size.isdigit() and len(size) < 6 else None
+        if count is not None and count < 2:
+            return None
+        key = f"{name}/{meta.label(_LWS + 'group-index')}"
+        return Member("LWS", key, count, meta.label(_LWS + "worker-index") == "0")
+    if (group := meta.label(_KTHENA + "group-name")) and (role_id := meta.label(_KTHENA + "role-id")):
+        return Member("Kthena", f"{group}/{role_id}", None, meta.label(_KTHENA + "entry").lower() == "true")
+    if scaling := meta.label(_GROVE + "podcliquescalinggroup"):
+        key = f"{scaling}/{meta.label(_GROVE + 'podcliquescalinggroup-replica-index')}"
+        return Member("Grove", key, None, meta.label(_GROVE + "podclique").endswith(("-leader", "-ldr")))
+    return None

@@ -1,0 +1,171 @@
+"""Which program a container runs: a serving engine, something that serves beside engines, or nothing that we know.
+
+Read from the words of its commands first, then, for an entry point that only the image knows, from the image's name. A
+router, a proxy, a frontend, a planner or a KV store is no engine, whatever its options are called: it names prefill and
+decode because it sends requests to both. It must never know phases.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+VLLM: Final = "vLLM"
+SGLANG: Final = "SGLang"
+DYNAMO: Final = "Dynamo"
+TRTLLM: Final = "TensorRT-LLM"
+
+_ENGINES: Final = (
+    # start of `module` or of `program subcommand`, engine
+    ("vllm serve", VLLM),
+    ("vllm.entrypoints.", VLLM),
+    ("llm-d-inference-sim", VLLM),
+    ("sglang.launch_server", SGLANG),
+    ("sglang serve", SGLANG),
+    ("dynamo.vllm", DYNAMO),
+    ("dynamo.sglang", DYNAMO),
+    ("dynamo.trtllm", DYNAMO),
+    ("dynamo.mocker", DYNAMO),
+    ("trtllm-serve", TRTLLM),
+    ("lmdeploy serve", "LMDeploy"),
+    ("fastdeploy.entrypoints", "FastDeploy"),
+)
+_OTHERS: Final = (
+    ("trtllm-serve disaggregated", "router"),
+    ("sglang_router", "router"),
+    ("sglang-router", "router"),
+    ("smg", "router"),
+    ("vllm_router", "router"),
+    ("vllm-router", "router"),
+    ("dynamo.frontend", "frontend"),
+    ("dynamo.router", "router"),
+    ("dynamo.global_router", "router"),
+    ("dynamo.planner", "planner"),
+    ("dynamo.grove", "planner"),
+    ("mooncake_master", "KV store"),
+    ("mooncake.mooncake_store", "KV store"),
+    ("mooncake_store", "KV store"),
+    ("mooncake.store", "KV store"),
+    ("lmcache_server", "KV store"),
+    ("lmcache.server", "KV store"),
+    ("lmcache.v1.server", "KV store"),
+    ("lmcache_controller", "KV store"),
+    ("lmcache.v1.api_server", "KV store"),
+    ("redis-server", "KV store"),
+    ("etcd", "KV store"),
+    ("nats-server", "KV store"),
+    ("epp", "endpoint picker"),
+    ("pd-sidecar", "router"),
+    ("vllm bench", "load generator"),
+    ("sglang.bench", "load generator"),
+    ("genai-perf", "load generator"),
+    ("aiperf", "load generator"),
+    ("guidellm", "load generator"),
+)
+_SCRIPTS: Final = re.compile(r"(proxy|router|gateway|frontend|load_?balanc|planner|bench)[a-z0-9_.-]*\.py$")
+_TARGET: Final = (
+    r"(?:er)?s?(?:-(?:urls?|hosts?|servers?|selectors?|instances?|endpoints?|addr|address|model-labels|nodes?))?"
+)
+_TO_PREFILL: Final = re.compile(rf"--prefill{_TARGET}")
+_TO_DECODE: Final = re.compile(rf"--decode{_TARGET}|--decoder(?:-(?:hosts?|ports?|urls?))?")
+_ROUTER_FLAGS: Final = frozenset({"--pd-disaggregation", "--routing-logic", "--service-discovery"})
+_IMAGE_OTHERS: Final = {
+    "router": "router",
+    "gateway": "router",
+    "proxy": "router",
+    "sidecar": "router",
+    "frontend": "frontend",
+    "planner": "planner",
+    "epp": "endpoint picker",
+    "picker": "endpoint picker",
+    "redis": "KV store",
+    "valkey": "KV store",
+    "etcd": "KV store",
+    "nats": "KV store",
+}
+_IMAGE_ENGINES: Final = (
+    ("sglang", SGLANG),
+    ("vllm", VLLM),
+    ("trtllm", TRTLLM),
+    ("tensorrtllm", TRTLLM),
+    ("inference-sim", VLLM),
+)
+_LONGEST: Final = 200  # a longer word names no program
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """`engine` is a known engine's name, `other` what it is instead of an engine; both empty: not known.
+
+    `readable`: its own command line was seen and names no configuration file, so what is not there was not said.
+    """
+
+    engine: str = ""
+    other: str = ""
+    readable: bool = False
+
+
+def program_of(
+    commands: Sequence[Sequence[str]], flags: Mapping[str, tuple[str, ...]], image: str, has_command: bool
+) -> Program:
+    """What the commands of one container run. `has_command`: the image's entry point is not used."""
+    names = list(_names(commands))
+    engine = next((found for name in names if (found := _engine(name))), "")
+    other = "" if engine else next((found for name in names if (found := _other(name))), "")
+    if not _ROUTER_FLAGS.isdisjoint(flags):
+        return Program(other="router")
+    if not engine and not other and _sends_to_both(flags):
+        other = "router"
+    if engine or other:
+        return Program(engine, other, bool(engine) and "--config" not in flags)
+    engine, other = _of_image(image)
+    # Without a command of its own the image's entry point reads the arguments.
+    return Program(engine, other, bool(engine) and not has_command and "--config" not in flags)
+
+
+def _names(commands: Sequence[Sequence[str]]) -> Iterator[str]:
+    """Modules, scripts, and programs with their subcommand."""
+    for command in commands:
+        for position, word in enumerate(command[:-1]):
+            if len(word) > _LONGEST or word.startswith("--"):
+                continue
+            after = command[position + 1]
+            if word == "-m":
+                yield after
+            elif not position or word[-1:].isalpha():
+                base = word.rpartition("/")[2]
+                yield f"{base} {after}" if after.isalpha() else base
+
+
+def _engine(name: str) -> str:
+    if name.startswith("trtllm-serve disaggregated"):
+        return ""
+    return next((engine for start, engine in _ENGINES if name.startswith(start)), "")
+
+
+def _other(name: str) -> str:
+    base = name.split(" ", 1)[0]
+    if base.endswith(".py"):
+        return "router" if _SCRIPTS.search(base.lower()) else ""
+    for start, kind in _OTHERS:
+        if name == start or base == start or (name.startswith(start) and name[len(start) : len(start) + 1] in "._ "):
+            return kind
+    return ""
+
+
+def _sends_to_both(flags: Mapping[str, tuple[str, ...]]) -> bool:
+    return any(map(_TO_PREFILL.fullmatch, flags)) and any(map(_TO_DECODE.fullmatch, flags))
+
+
+@lru_cache(maxsize=512)
+def _of_image(image: str) -> tuple[str, str]:
+    """The last part of the image's name without its tag: folders and registries are called anything."""
+    name = image.partition("@")[0].rpartition("/")[2].partition(":")[0].lower()
+    words = re.split(r"[-_.]", name)
+    other = next((_IMAGE_OTHERS[word] for word in words if word in _IMAGE_OTHERS), "")
+    if other:
+        return "", other
+    return next((engine for part, engine in _IMAGE_ENGINES if part in name), ""), ""

@@ -1,0 +1,104 @@
+"""Signals that are labels: our own, the frameworks' role labels, and the plain ones that people agree on.
+
+A framework's label counts wherever it stands. A plain label such as `role: decode` can mean anything (a video
+decoder), so it counts only on a pod that shows in another way that it serves a language model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from admission.command_line import EngineCall
+from admission.evidence import NO_ENGINE_WORDS, Finding, Look, Says, role
+from topology import labels
+from topology.objects import Pod
+
+PLAIN_KEYS: Final = ("role", "app.kubernetes.io/component", "component", "llm-d.ai/component")
+_POSITIONS: Final = frozenset({"leader", "worker", "ldr", "wkr"})  # Grove: `prefill-leader`, `prefill-wkr`
+_CLIQUE = re.compile(r"(?:vllm|sglang|trtllm|tensorrtllm|llm)?(prefill|decode)(?:worker)?")
+_LLM_LABELS: Final = (
+    "llm-d.ai/",
+    "leaderworkerset.sigs.k8s.io/",
+    "model.aibrix.ai/",
+    "nvidia.com/dynamo-",
+    "serving.kserve.io/",
+    "kserve.io/",
+    "modelserving.volcano.sh/",
+    "rbg.workloads.x-k8s.io/",
+)
+
+
+def own_label(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    """isochrone.dev/phase."""
+    value = pod.metadata.label(labels.PHASE)
+    if value in labels.PHASES:
+        yield Finding(Says(value), f"label {labels.PHASE}")
+
+
+def role_label(name: str, *keys: str, short: bool = False) -> Look:
+    """A framework's role label under one of its keys."""
+
+    def look(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+        for key in keys:
+            value = pod.metadata.label(key)
+            says = role(value, short) if value else None
+            if says:
+                yield Finding(says, f"{name} {value}")
+
+    return look
+
+
+def dynamo(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    """The component type tells newer workers apart; older ones are all `worker` and have a sub-component type."""
+    for key in ("nvidia.com/dynamo-component-type", "nvidia.com/dynamo-sub-component-type"):
+        value = pod.metadata.label(key)
+        says = role(value) if value else None
+        if says:
+            yield Finding(says, f"Dynamo {key.removeprefix('nvidia.com/dynamo-')} {value}")
+
+
+def grove(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    """`<set>-<replica>-<clique>`: only the end counts, for the set may be called anything."""
+    words = pod.metadata.label("grove.io/podclique").lower().split("-")
+    if len(words) > 1 and words[-1] in _POSITIONS:
+        words.pop()
+    clique = _CLIQUE.fullmatch(words[-1])
+    says = Says(clique[1]) if clique else role(words[-1])
+    if says:
+        yield Finding(says, f"Grove clique {words[-1]}")
+
+
+def aibrix(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    """`role-name` has no prefix: it is AIBrix's only beside one of its own labels."""
+    meta = pod.metadata
+    trusted = meta.label("storm-service-name") or meta.label("roleset-name")
+    for key in ("role-name", "model.aibrix.ai/role"):
+        value = meta.label(key)
+        says = role(value) if value and (trusted or key != "role-name") else None
+        if says:
+            yield Finding(says, f"AIBrix role {value}")
+
+
+def plain(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    """`role: prefill` and the like."""
+    for key in PLAIN_KEYS:
+        value = pod.metadata.label(key)
+        says = role(value) if value else None
+        if says in (Says.PREFILL, Says.DECODE, Says.MIXED) and not serves_language_models(pod, calls):
+            yield Finding(Says.OPEN, f"label {key} {value}")
+        elif says:
+            yield Finding(says, f"label {key} {value}")
+
+
+def serves_language_models(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:
+    """A known engine, or a label that only serving frameworks write."""
+    if any(call.program.engine for call in calls):
+        return True
+    return any(key.startswith(_LLM_LABELS) for key in pod.metadata.labels or ())
+
+
+def stands_beside_engines(words: Iterator[str]) -> bool:
+    """A router or the like, by the words of its names."""
+    return not NO_ENGINE_WORDS.isdisjoint(words)

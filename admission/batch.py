@@ -12,21 +12,17 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Set
-from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from admission.departures import Departures
 from admission.fairness import Fairness, priority_of
 from admission.gang import podgroup_name
-from admission.gang_request import GangView, complete, lost_partners, request_of, view_of
+from admission.gang_request import GangView, complete, lost_partners, view_of
 from admission.gang_track import BatchSettings, Track
-from admission.let_go import Letting
 from admission.pod_group import group_names, is_ours
 from admission.sweep import Sweep
-from admission.waiting_words import Waiting, behind, for_group, for_lost, for_preemption, for_queue
-from scheduler.decision import Outcome, Plan
-from scheduler.plan import plan
-from scheduler.policy import Policy
+from admission.turn import Turn
+from admission.waiting_words import for_group, for_lost
 from topology.clock import monotonic_s
 from topology.cluster_state import ClusterState, GangKey
 from topology.labels import GANG, GATE, PHASE
@@ -35,46 +31,29 @@ from topology.objects import Pod, PodGroup
 log = logging.getLogger(__name__)
 
 
-class Voice(Protocol):
-    """Who tells people. None of it may fail or block."""
-
-    def is_news(self, view: GangView, plan: Plan) -> bool: ...
-    def held(self, view: GangView, plan: Plan) -> None: ...
-    def left_out(self, view: GangView, plan: Plan) -> None: ...
-    def waiting(self, pod: Pod, told: Waiting) -> None: ...
-    def annotations(self, plan: Plan, uid: str) -> dict[str, str]: ...
-    def planned(self, view: GangView, plan: Plan) -> None: ...
-
-
 class BatchAdmission:
     """The controller's loop over gangs."""
 
     def __init__(
         self,
         state: ClusterState,
+        turn: Turn,
         departures: Departures,
         fairness: Fairness,
-        voice: Voice,
         *,
         pod_groups: Mapping[str, PodGroup],
         replicas: Callable[[], Mapping[str, int]],
         superseded: Callable[[Pod], bool],
-        facts_age_s: Callable[[], float],
-        wall_time_s: Callable[[], float],
-        policy: Policy | None = None,
         settings: BatchSettings | None = None,
     ) -> None:
-        self._state, self._departures, self._fairness, self._voice = state, departures, fairness, voice
-        self._pod_groups, self._replicas = pod_groups, replicas
-        self._superseded = superseded
-        self._facts_age_s, self._wall_time_s = facts_age_s, wall_time_s
-        self._policy, self._settings = policy or Policy(), settings or BatchSettings()
+        self._state, self._turn, self._departures, self._fairness = state, turn, departures, fairness
+        self._pod_groups, self._replicas, self._superseded = pod_groups, replicas, superseded
+        self._settings = settings or BatchSettings()
         self._tracks: dict[GangKey, Track] = {}
         self._lively: set[GangKey] = set()  # those that may be due some time; a gang that runs is not
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep = Sweep(self._settings.sweep_s)
-        self.plans = 0
 
     # --- told by the watches -------------------------------------------------------------------
 
@@ -85,7 +64,8 @@ class BatchAdmission:
             pods = self._state.gangs().get(key)
             track = self._tracks.get(key)
             if not pods:
-                if self._tracks.pop(key, None) is not None:
+                if (gone := self._tracks.pop(key, None)) is not None:
+                    self._turn.give_back(gone)
                     self._fairness.forget(key)
                     self._free_those_behind(key)
                 continue
@@ -128,6 +108,11 @@ class BatchAdmission:
             self._tracks[key].dirty = True
             self._lively.add(key)
         self._wake.set()
+
+    @property
+    def plans(self) -> int:
+        """Gangs planned so far."""
+        return self._turn.plans
 
     @property
     def busy(self) -> bool:
@@ -203,6 +188,9 @@ class BatchAdmission:
     def _look(self, key: GangKey, now: float) -> None:
         track = self._tracks[key]
         retry_s = track.due_s
+        if track.reserved_until_s is not None and now >= track.reserved_until_s:
+            log.info("gang %s/%s: the room kept for pods to come is given back", *key)
+            self._turn.give_back(track)
         track.dirty, track.due_s, track.behind = False, None, None
         self._check_group(key, track, now)
         pods = self._state.gang_pods(*key)
@@ -232,88 +220,15 @@ class BatchAdmission:
         missing = self._missing_group(view)
         track.awaits_group = missing or ""
         if missing:
-            self._say(view.held, for_group(missing))
+            self._turn.say(view.held, for_group(missing))
             return
         if lost := lost_partners(view, self._state.table()):
-            self._wait(track, view.held, for_lost(lost))  # a node that comes back, or a pod that goes, is growth
+            self._turn.wait(track, view.held, for_lost(lost))  # a node that comes back, or a pod that goes, is growth
             return
-        self._plan(key, track, view, now)
-
-    def _plan(self, key: GangKey, track: Track, view: GangView, now: float) -> None:
-        snapshot = self._state.snapshot(self._wall_time_s(), self._facts_age_s())
-        asked = request_of(view, snapshot.table)
-        room = self._fairness.queue_room(view)
-        members, queue_short = room.those_that_fit(asked) if room is not None else (asked.members, None)
-        track.awaits_queue = queue_short is not None
-        if queue_short is not None and not members:
-            self._wait(track, view.held, for_queue(queue_short))
-            return
-        request = replace(asked, members=members)
-        result = plan(request, snapshot, self._policy, advise=False)
-        self.plans += 1
-        if result.outcome == Outcome.HELD and self._voice.is_news(view, result):
-            result = plan(request, snapshot, self._policy)  # advice costs several searches; said once, found once
-        left_out = len(result.places) < len(view.members)
-        track.below = not request.satisfied
-        track.waiting_growth = self._state.growth if left_out else None
-        if result.outcome in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG):
-            # Pods still to come decide, not room. The first moments of every roll-out look like this: be patient.
-            track.waiting_growth = None
-            told_at = track.last_arrival_s + self._settings.partner_s
-            if now >= told_at:
-                self._voice.held(view, result)
-            else:
-                track.due_s = told_at
-            return
-        if not result.places:
-            if (room_made := self._fairness.by_preemption(key, view, request, snapshot, now)) is not None:
-                track.waiting_growth = None
-                self._go(key, track, view, room_made, nominate=False)
-                self._say(view.members, for_preemption(priority_of(view.members)))
-                return
-            self._voice.held(view, result)
-            return
-        if (older := self._fairness.stands_before(self._older(key), result, snapshot)) is not None:
-            track.behind = older
-            self._wait(track, view.held, behind(older, self._fairness.passed(older)))
-            return
-        if left_out:
-            beyond = {m.uid for m in asked.members} - {m.uid for m in members}
-            self._voice.left_out(view, result)
-            if queue_short is not None:
-                self._say([p for p in view.members if p.metadata.uid in beyond], for_queue(queue_short))
-        self._fairness.went(key, self._older(key))
-        self._free_those_behind(key)
-        self._go(key, track, view, result, nominate=True)
-
-    def _go(self, key: GangKey, track: Track, view: GangView, result: Plan, *, nominate: bool) -> None:
-        """Start to let the planned pods go; without nomination Volcano chooses among the nodes of their sets."""
-        by_uid = {p.metadata.uid: p for p in view.members}
-        lettings = [
-            Letting(
-                by_uid[uid],
-                node if nominate else "",
-                result.set_for(_phase(by_uid[uid])),
-                self._voice.annotations(result, uid),
-            )
-            for uid, node in result.places.items()
-        ]
-        self._voice.planned(view, result)
-        if nominate:
-            for member in result.request.members:
-                if member.uid in result.places:
-                    self._state.assume(member.uid, result.places[member.uid], member.amounts)
-        track.going = set(result.places)
-        self._start(key, track, self._departures.let_go(view, result, lettings, track))
-
-    def _wait(self, track: Track, pods: Iterable[Pod], told: Waiting) -> None:
-        """The gang waits for something that room, a departure or a queue may bring."""
-        track.waiting_growth = self._state.growth
-        self._say(pods, told)
-
-    def _say(self, pods: Iterable[Pod], told: Waiting) -> None:
-        for pod in pods:
-            self._voice.waiting(pod, told)
+        work = self._turn.take(track, view, now, lambda: self._older(key))
+        if work is not None:
+            self._free_those_behind(key)
+            self._start(key, track, work)
 
     def _older(self, key: GangKey) -> list[GangKey]:
         """Gangs below their minimum that wait for room and rank before this one, first in rank first."""

@@ -52,6 +52,7 @@ KINDS: Final = (
     Kind(_APPS, "statefulsets", "StatefulSet", status=True),
     Kind(_VOLCANO, "podgroups", "PodGroup"),  # a CRD without a status subresource
     Kind(_VOLCANO, "queues", "Queue", namespaced=False, status=True),
+    Kind("/apis/leaderworkerset.x-k8s.io/v1", "leaderworkersets", "LeaderWorkerSet", status=True),
     Kind("/apis/topology.volcano.sh/v1alpha1", "hypernodes", "HyperNode", namespaced=False, status=True),
     Kind("/apis/coordination.k8s.io/v1", "leases", "Lease"),
     Kind(

@@ -17,6 +17,7 @@ from admission.announce import Announcer
 from admission.batch import BatchAdmission
 from admission.controller_metrics import ControllerMetrics
 from admission.departures import Departures
+from admission.expected import come_later
 from admission.fairness import Fairness, Kept
 from admission.gang_track import BatchSettings
 from admission.let_go import Gatekeeper
@@ -24,6 +25,7 @@ from admission.owners import Owners, wants
 from admission.renew import Renewal
 from admission.serving import background, health_app, listening, stopped_by_signals
 from admission.settings import ControllerSettings, HostPort
+from admission.turn import Turn
 from scheduler.decision_log import DecisionLog
 from scheduler.extender import build_app
 from scheduler.extender import listening as extender_listening
@@ -88,25 +90,45 @@ class Controller:
             api, "isochrone-controller", settings=EventSettings(busy_wait_s=30.0), busy=lambda: self.batch.busy
         )
         self.announcer = Announcer(self.state, self.events, gatekeeper, self.decisions, self.pod_groups.objects, self)
-        timing = BatchSettings(quiet_s=settings.quiet / 1e6, partner_s=settings.partner_after / 1e6)
+        timing = BatchSettings(
+            quiet_s=settings.quiet / 1e6, partner_s=settings.partner_after / 1e6, reserve_s=settings.reserve_for
+        )
         groups = self.pod_groups.objects
+        departures = Departures(
+            self.state,
+            gatekeeper,
+            self.announcer,
+            groups,
+            self.owners.top_owner,
+            lambda pods: come_later(pods, self.owners.controller_of, self.owners.top_workload),
+            timing,
+        )
+        fairness = Fairness(
+            self.state,
+            Kept(self.pods.objects, groups, self.queues.objects),
+            self.policy,
+            overtaking=settings.overtaking,
+            preemption=settings.preemption,
+        )
+        turn = Turn(
+            self.state,
+            departures,
+            fairness,
+            self.announcer,
+            controller_of=self.owners.controller_of,
+            top_of=self.owners.top_workload,
+            snapshot=lambda: self.state.snapshot(wall_time_s(), self.facts_age_s()),
+            policy=self.policy,
+            settings=timing,
+        )
         self.batch = BatchAdmission(
             self.state,
-            Departures(self.state, gatekeeper, self.announcer, groups, self.owners.top_owner, timing),
-            Fairness(
-                self.state,
-                Kept(self.pods.objects, groups, self.queues.objects),
-                self.policy,
-                overtaking=settings.overtaking,
-                preemption=settings.preemption,
-            ),
-            self.announcer,
+            turn,
+            departures,
+            fairness,
             pod_groups=groups,
             replicas=self.owners.replicas,
             superseded=self.owners.superseded,
-            facts_age_s=self.facts_age_s,
-            wall_time_s=wall_time_s,
-            policy=self.policy,
             settings=timing,
         )
         self.renewal = Renewal(self.state, gatekeeper, self.announcer, self.snapshot, settings.replan_after)

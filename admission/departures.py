@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Protocol
 
 from admission.gang_request import GangView
@@ -19,7 +19,7 @@ from scheduler.decision import Plan
 from topology.clock import monotonic_s
 from topology.cluster_state import ClusterState, GangKey
 from topology.labels import GATE, PHASES
-from topology.objects import PodGroup
+from topology.objects import Pod, PodGroup
 
 
 class Words(Protocol):
@@ -38,10 +38,11 @@ class Departures:
         words: Words,
         pod_groups: Mapping[str, PodGroup],
         top_owner: TopOwner,
+        more_later: Callable[[Sequence[Pod]], bool],
         settings: BatchSettings,
     ) -> None:
         self._state, self.gatekeeper, self._words = state, gatekeeper, words
-        self._pod_groups, self._top_owner = pod_groups, top_owner
+        self._pod_groups, self._top_owner, self._more_later = pod_groups, top_owner, more_later
         self.settings = settings
 
     async def let_go(self, view: GangView, result: Plan, lettings: Sequence[Letting], track: Track) -> bool:
@@ -108,7 +109,8 @@ class Departures:
         for name, pods in sorted(group_names(view).items()):
             if not is_ours(name, view.key[1]):
                 continue
-            wanted = wanted_pod_group(view, pods, self._top_owner, self._words.group_annotations(result))
+            words = self._words.group_annotations(result)
+            wanted = wanted_pod_group(view, pods, self._top_owner, words, self._more_later)
             existing = self._pod_groups.get(f"{view.key[0]}/{name}")
             if existing is not None and not differs(existing, wanted):
                 track.group_made = True

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import msgspec
 
 from admission.pod_settings import PodSettings, read_settings
+from admission.units import largest
 from scheduler.request import GangRequest, Partner, PodRequest, ReachBound
 from topology.cluster_state import GangKey
-from topology.labels import DECISION, GATE, PHASE, PREFERRED, PREFILL, REACH_MODE, REQUIRED
+from topology.labels import DECISION, DECODE, GATE, PHASE, PREFERRED, PREFILL, REACH_MODE, REQUIRED
 from topology.objects import Pod
 from topology.resources import readable_request
 from topology.selectors import selects_node
@@ -115,9 +116,14 @@ def request_of(view: GangView, table: NodeTable) -> GangRequest:
         bound=ReachBound(settings.reach_us, settings.reach_size_bytes),
         pairing=settings.pairing,
         mode=settings.mode,
-        min_prefill=settings.min_prefill or 1,
-        min_decode=settings.min_decode or 1,
+        min_prefill=(settings.min_prefill or 1) * unit_size(view, PREFILL),
+        min_decode=(settings.min_decode or 1) * unit_size(view, DECODE),
     )
+
+
+def unit_size(view: GangView, phase: str) -> int:
+    """Pods that make up one member of this phase; the minimum counts members."""
+    return largest(p for p in (*view.held, *view.released, *view.bound) if p.metadata.label(PHASE) == phase)
 
 
 def lost_partners(view: GangView, table: NodeTable) -> tuple[Pod, ...]:

@@ -31,12 +31,16 @@ class Track:
     awaits_queue: bool = False  # its queue cannot hold all of it
     behind: GangKey | None = None  # an older gang that must go first
     below: bool = False  # at the last plan, too few of its pods had places for its minimum
+    reserved: set[str] = field(default_factory=set)  # room kept for pods that do not exist yet
+    reserved_until_s: float | None = None
     tries: int = 0
 
     @property
     def next_s(self) -> float | None:
         """When there is something to do even if nobody touches the gang."""
-        return min((at for at in (self.due_s, self.group_check_s) if at is not None), default=None)
+        return min(
+            (at for at in (self.due_s, self.group_check_s, self.reserved_until_s) if at is not None), default=None
+        )
 
     @property
     def at_rest(self) -> bool:
@@ -54,5 +58,6 @@ class BatchSettings:
     shown_s: float = 1.0  # how long a PodGroup waits for the watch to show its pods released
     other_watch_s: float = 0.2  # how far Volcano's watch may be behind ours on a busy machine
     group_shown_s: float = 5.0  # a PodGroup of ours that the watch has not shown by then is gone again
+    reserve_s: float = 600.0  # how long room is kept for pods that come once the others are ready
     retry_s: float = 1.0
     retry_cap_s: float = 30.0

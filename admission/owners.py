@@ -37,6 +37,22 @@ class Owners:
         """Owner uid to the number of pods that it wants."""
         return self._replicas
 
+    def controller_of(self, pod: Pod) -> Workload | None:
+        """The workload that made the pod; None where it is not known or there is none."""
+        owner = pod.metadata.controller
+        return self._workloads.get(owner.uid) if owner is not None else None
+
+    def top_workload(self, pod: Pod) -> Workload | None:
+        """The workload at the top of the pod's chain of owners, as far up as it is known."""
+        found: Workload | None = None
+        owner = pod.metadata.controller
+        for _ in range(_MAX_CHAIN):
+            workload = self._workloads.get(owner.uid) if owner is not None else None
+            if workload is None:
+                break
+            found, owner = workload, workload.metadata.controller
+        return found
+
     def superseded(self, pod: Pod) -> bool:
         """The pod's ReplicaSet has a younger sibling of the same Deployment: its template is not wanted any more."""
         owner = pod.metadata.controller

@@ -1,6 +1,7 @@
 """The PodGroup of a gang, as it should be. Pure: pods in, object out; server-side apply makes it so.
 
-`minMember` is the sum of `minTaskMember`, so both hold Volcano to the same minimum. Owners are the top owners of the
+`minMember` is the sum of `minTaskMember`, so both hold Volcano to the same minimum; where a member is itself several
+pods, sub-groups take the place of roles. Owners are the top owners of the
 pods (the Deployment, not its ReplicaSet, which goes with a rollout), or the pods themselves where nobody owns them;
 never with blockOwnerDeletion, which would need rights on their finalizers.
 """
@@ -11,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from admission.gang import podgroup_name
-from admission.gang_request import GangView
+from admission.gang_request import GangView, unit_size
+from admission.units import LWS_GROUP_KEY
 from topology.labels import DECODE, GANG, GROUP_NAME, PHASE, PREFILL, QUEUE_NAME, TASK_SPEC
 from topology.objects import OwnerReference, Pod, PodGroup
 from topology.resources import CPU, PODS, Amounts, readable_request, sum_amounts
@@ -38,23 +40,37 @@ def is_ours(name: str, gang: str) -> bool:
 
 
 def wanted_pod_group(
-    view: GangView, pods: Sequence[Pod], top_owner: TopOwner, annotations: Mapping[str, str]
+    view: GangView,
+    pods: Sequence[Pod],
+    top_owner: TopOwner,
+    annotations: Mapping[str, str],
+    more_later: Callable[[Sequence[Pod]], bool] = lambda _: False,
 ) -> dict[str, Any]:
-    """The object to apply. `pods` are the gang's pods that name it, at least one."""
+    """The object to apply. `pods` are the gang's pods that name it, at least one.
+
+    Pods that their owner makes only once these are ready (`more_later`) cannot be waited for: the minimum is then what
+    there is, and rises with what comes.
+    """
     namespace, gang = view.key
     settings = view.settings
-    minimum = {PREFILL: settings.min_prefill or 1, DECODE: settings.min_decode or 1}
+    stated = {PREFILL: settings.min_prefill or 1, DECODE: settings.min_decode or 1}
+    minimum: dict[str, int] = {}
+    for phase, count in stated.items():
+        mine = [p for p in pods if p.metadata.label(PHASE) == phase]
+        minimum[phase] = count * unit_size(view, phase)
+        if more_later(mine):
+            minimum[phase] = max(1, min(minimum[phase], len(mine)))
     spec: dict[str, Any] = {
         "minMember": sum(minimum.values()),
         "queue": _first(p.metadata.annotation(QUEUE_NAME) for p in pods) or "default",
         "minResources": _resources(pods, minimum),
     }
-    roles = {phase: sorted({_role(p) for p in pods if p.metadata.label(PHASE) == phase}) for phase in minimum}
-    # Per-role minimums need one role name per phase; where people gave several, the sum alone holds the gang.
-    if all(len(names) <= 1 for names in roles.values()):
-        per_role = {(names or [phase])[0]: minimum[phase] for phase, names in roles.items()}
-        if len(per_role) == len(roles):
-            spec["minTaskMember"] = per_role
+    sizes = {phase: unit_size(view, phase) for phase in minimum}
+    if any(size > 1 for size in sizes.values()):
+        # A member is itself several pods: Volcano counts whole groups of them. It says not to combine this with roles.
+        spec["subGroupPolicy"] = [_sub_groups(phase, size, minimum[phase]) for phase, size in sizes.items() if size > 1]
+    else:
+        spec |= _per_role(pods, minimum)
     if priority := _first(p.spec.priority_class_name for p in pods):
         spec["priorityClassName"] = priority
     return {
@@ -68,6 +84,26 @@ def wanted_pod_group(
             "ownerReferences": _owners(pods, top_owner),
         },
         "spec": spec,
+    }
+
+
+def _per_role(pods: Sequence[Pod], minimum: Mapping[str, int]) -> dict[str, Any]:
+    """Per-role minimums need one role name per phase; where people gave several, the sum alone holds the gang."""
+    roles = {phase: sorted({_role(p) for p in pods if p.metadata.label(PHASE) == phase}) for phase in minimum}
+    if any(len(names) > 1 for names in roles.values()):
+        return {}
+    per_role = {(names or [phase])[0]: minimum[phase] for phase, names in roles.items()}
+    return {"minTaskMember": per_role} if len(per_role) == len(roles) else {}
+
+
+def _sub_groups(phase: str, size: int, minimum: int) -> dict[str, Any]:
+    """Pods of one phase with one group key are one sub-group, placed as a whole."""
+    return {
+        "name": phase,
+        "labelSelector": {"matchLabels": {PHASE: phase}},
+        "matchLabelKeys": [LWS_GROUP_KEY],
+        "subGroupSize": size,
+        "minSubGroups": max(1, minimum // size),
     }
 
 

@@ -73,6 +73,15 @@ def behind(older: GangKey, passed: int) -> Waiting:
     )
 
 
+def for_unit(unit: str, missing: int) -> Waiting:
+    """The pod is one of several that make up one member, and some of them do not exist."""
+    return Waiting(
+        Reason.WAITING_FOR_GANG,
+        f"{missing} pods of its group {unit} are missing; a group goes as a whole, once its owner has made all of it",
+        f"unit/{unit}",
+    )
+
+
 def for_preemption(priority: int) -> Waiting:
     """Let go without nomination, so that Volcano may make room inside the sets."""
     return Waiting(

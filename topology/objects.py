@@ -191,8 +191,20 @@ class Node(_Slim, frozen=True):
 # --- owners ------------------------------------------------------------------------------------
 
 
+class PodTemplate(_Slim, frozen=True):
+    spec: PodSpec = PodSpec()
+
+
+class LeaderWorkerTemplate(_Slim, frozen=True):
+    size: int | None = None
+    worker_template: PodTemplate = PodTemplate()
+
+
 class WorkloadSpec(_Slim, frozen=True):
     replicas: int | None = None
+    pod_management_policy: str = ""  # StatefulSet: "" is OrderedReady
+    startup_policy: str = ""  # LeaderWorkerSet: LeaderReady makes workers once the leader is ready
+    leader_worker_template: LeaderWorkerTemplate | None = None
 
 
 class Workload(_Slim, frozen=True):

@@ -91,9 +91,7 @@ async def test_a_page_after_a_change_is_refused(cluster: FileCluster, api: KubeA
     assert error.value.gone
 
 
-@pytest.mark.parametrize(
-    "path", ["/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets", "/api/v1/pods/p", "/nothing", f"{PODS}/p"]
-)
+@pytest.mark.parametrize("path", ["/apis/example.com/v1/things", "/api/v1/pods/p", "/nothing", f"{PODS}/p"])
 async def test_what_is_not_there_is_a_status(api: KubeApi, path: str) -> None:
     with pytest.raises(ApiError) as error:
         await api.get(path)

@@ -1,0 +1,189 @@
+"""Members of several pods, and pods that come only once others are ready: read, planned and let go as wholes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from admission.file_cluster import FileCluster
+from admission.units import LWS_GROUP, LWS_GROUP_KEY, LWS_NAME, LWS_SIZE, LWS_WORKER, short_units, size_of, unit_of
+from tests.admission.controllers import (
+    bind_released,
+    controlling,
+    create,
+    events,
+    gated,
+    groups,
+    nominations,
+    reasons,
+    released,
+)
+from tests.admission.held_pods import NAMESPACE, held, stored
+from tests.admission.pods import Raw
+from tests.topology.list_watch_server import until
+from topology.labels import MIN_DECODE
+
+
+def lws(group: int, worker: int, size: int, name: str = "decode", **more: object) -> Raw:
+    """One pod of an LWS group as LWS labels it; worker 0 is the leader."""
+    pod = held(
+        f"d{group}" + (f"-{worker}" if worker else ""),
+        annotations={LWS_SIZE: str(size)},
+        **more,  # type: ignore[arg-type]
+    )
+    pod["metadata"]["labels"] |= {
+        LWS_NAME: name,
+        LWS_GROUP: str(group),
+        LWS_WORKER: str(worker),
+        LWS_GROUP_KEY: f"key-{group}",
+    }
+    return pod
+
+
+# --- reading -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("said", "size"), [("4", 4), ("1", 1), ("", 1), ("x", 1), ("-2", 1), ("0", 1), ("99999", 1)])
+def test_sizes(said: str, size: int) -> None:
+    pod = stored(lws(0, 0, 2))
+    annotations = {**(pod.metadata.annotations or {}), LWS_SIZE: said}
+    changed = stored({"metadata": {"name": "d0", "labels": pod.metadata.labels, "annotations": annotations}})
+    assert size_of(changed) == size
+    assert unit_of(changed) == ("decode/0" if size > 1 else "")
+
+
+def test_what_is_missing_of_a_unit() -> None:
+    """Two of four are here; one more is expected: one is missing."""
+    pods = [stored(lws(0, 0, 4)), stored(lws(0, 1, 4)), stored(held("p0"))]
+    assert short_units(pods) == {"decode/0": 2}
+    assert short_units(pods, {"decode/0": 1}) == {"decode/0": 1}
+    assert short_units(pods, {"decode/0": 2}) == {}
+
+
+# --- carried out -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def cluster() -> AsyncGenerator[FileCluster]:
+    nodes = [{"name": f"n{i}", "zone": "a", "leaf": "l", "gpus": 8} for i in range(1, 5)]
+    async with FileCluster(nodes) as made:
+        yield made
+
+
+async def test_a_group_of_four_over_four_nodes_goes_as_one_member(cluster: FileCluster, tmp_path: Path) -> None:
+    """Each pod takes 7 GPUs of a node of 8, the prefill pod the eighth of one."""
+    async with controlling(cluster, tmp_path):
+        create(cluster, held("p0"), *(lws(0, worker, 4, gpus=7) for worker in range(4)))
+        await until(lambda: "isochrone-chat" in groups(cluster))
+        assert gated(cluster) == set()
+        assert sorted(node for pod, node in nominations(cluster).items() if pod != "p0") == ["n1", "n2", "n3", "n4"]
+        spec = groups(cluster)["isochrone-chat"]["spec"]
+        assert spec["minMember"] == 5
+        assert "minTaskMember" not in spec
+        assert spec["subGroupPolicy"] == [
+            {
+                "name": "decode",
+                "labelSelector": {"matchLabels": {"isochrone.dev/phase": "decode"}},
+                "matchLabelKeys": [LWS_GROUP_KEY],
+                "subGroupSize": 4,
+                "minSubGroups": 1,
+            }
+        ]
+
+
+async def test_a_group_is_not_torn_apart(cluster: FileCluster, tmp_path: Path) -> None:
+    """Two groups of two pods with 7 GPUs each fit four nodes; of a third group nobody goes."""
+    async with controlling(cluster, tmp_path) as controller:
+        create(cluster, held("p0"), *(lws(g, w, 2, gpus=7) for g in range(3) for w in range(2)))
+        await until(lambda: "isochrone-chat" in groups(cluster))
+        await until(lambda: not controller.batch.busy)
+        assert gated(cluster) == {"d2", "d2-1"}
+        assert groups(cluster)["isochrone-chat"]["spec"]["minMember"] == 3
+
+
+async def test_three_nodes_for_a_group_of_four_are_not_enough(tmp_path: Path) -> None:
+    nodes = [{"name": f"n{i}", "zone": "a", "leaf": "l", "gpus": 8} for i in range(3)]
+    async with FileCluster(nodes) as cluster, controlling(cluster, tmp_path) as controller:
+        create(cluster, held("p0"), *(lws(0, worker, 4, gpus=7) for worker in range(4)))
+        await until(lambda: controller.batch.held_gangs() == 1)
+        assert released(cluster) == {}
+
+
+async def test_a_group_that_is_not_all_there_waits(cluster: FileCluster, tmp_path: Path) -> None:
+    async with controlling(cluster, tmp_path, partner_after="100ms"):
+        create(cluster, held("p0"), lws(0, 0, 3), lws(0, 1, 3))
+        await until(lambda: reasons(cluster, "d0") == reasons(cluster, "d0-1") == ["WaitingForGang"])
+        assert events(cluster, "d0")[0][1].startswith("1 pods of its group decode/0 are missing")
+        create(cluster, lws(0, 2, 3))
+        await until(lambda: not gated(cluster))
+
+
+# --- owners that wait for readiness ------------------------------------------------------------
+
+
+def stateful_set(cluster: FileCluster, name: str, replicas: int, policy: str = "") -> Raw:
+    spec: Raw = {"replicas": replicas} | ({"podManagementPolicy": policy} if policy else {})
+    return cluster.create("statefulsets", {"metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec})
+
+
+async def test_an_ordered_owner_is_planned_with_what_it_will_make(cluster: FileCluster, tmp_path: Path) -> None:
+    """decode-1 comes when decode-0 is ready. Both are planned; one goes, the other's room is kept."""
+    owner = stateful_set(cluster, "decode", 2)
+    wishes = {MIN_DECODE: "2"}
+    async with controlling(cluster, tmp_path) as controller:
+        create(cluster, held("p0", gpus=8), held("d0", gpus=8, owner=owner, annotations=wishes))
+        await until(lambda: "isochrone-chat" in groups(cluster))
+        assert gated(cluster) == set()
+        assert groups(cluster)["isochrone-chat"]["spec"]["minMember"] == 2
+        bind_released(cluster)
+        create(cluster, *(held(f"{x}-other", gang="other", gpus=8) for x in "pd"))
+        await until(lambda: controller.batch.held_gangs() == 1)  # one node is free, one is kept
+        assert {"p-other", "d-other"} <= gated(cluster)
+        create(cluster, held("d1", gpus=8, owner=owner, annotations=wishes))
+        await until(lambda: "d1" in released(cluster))
+        await until(lambda: groups(cluster)["isochrone-chat"]["spec"]["minMember"] == 3)
+
+
+async def test_kept_room_is_given_back_in_time(cluster: FileCluster, tmp_path: Path) -> None:
+    owner = stateful_set(cluster, "decode", 2)
+    async with controlling(cluster, tmp_path, reserve_for="1s"):
+        create(cluster, held("p0", gpus=8), held("d0", gpus=8, owner=owner, annotations={MIN_DECODE: "2"}))
+        await until(lambda: "isochrone-chat" in groups(cluster))
+        bind_released(cluster)
+        create(cluster, *(held(f"{x}-other", gang="other", gpus=8) for x in "pd"))
+        await until(lambda: "isochrone-other" in groups(cluster))
+
+
+async def test_an_owner_that_makes_all_at_once_is_waited_for(cluster: FileCluster, tmp_path: Path) -> None:
+    owner = stateful_set(cluster, "decode", 2, "Parallel")
+    async with controlling(cluster, tmp_path, partner_after="100ms"):
+        create(cluster, held("p0"), held("d0", owner=owner, annotations={MIN_DECODE: "2"}))
+        await until(lambda: reasons(cluster, "d0") == ["WaitingForGang"])
+        assert gated(cluster) == {"p0", "d0"}
+
+
+async def test_a_leader_that_must_be_ready_first(cluster: FileCluster, tmp_path: Path) -> None:
+    """LWS makes the workers once the leader is ready: the leader goes, the workers' room is kept."""
+    template = {"containers": [{"name": "w", "resources": {"requests": {"nvidia.com/gpu": "8"}}}]}
+    group = cluster.create(
+        "leaderworkersets",
+        {
+            "metadata": {"name": "decode", "namespace": NAMESPACE},
+            "spec": {
+                "replicas": 1,
+                "startupPolicy": "LeaderReady",
+                "leaderWorkerTemplate": {"size": 3, "workerTemplate": {"spec": template}},
+            },
+        },
+    )
+    async with controlling(cluster, tmp_path) as controller:
+        create(cluster, held("p0"), lws(0, 0, 3, owner=group))
+        await until(lambda: "isochrone-chat" in groups(cluster))
+        bind_released(cluster)
+        kept = [uid for uid in controller.state._assumed if uid.startswith("expected/")]
+        assert len(kept) == 2
+        create(cluster, lws(0, 1, 3, gpus=8), lws(0, 2, 3, gpus=8))
+        await until(lambda: not gated(cluster))
+        assert not [uid for uid in controller.state._assumed if uid.startswith("expected/")]

@@ -7,6 +7,7 @@ import what they run when they run it, so that `--help` and the quick ones start
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -78,6 +79,14 @@ def controller() -> None:
     from admission.settings import ControllerSettings, load
 
     asyncio.run(serve(load(ControllerSettings)))
+
+
+@app.command()
+def agent() -> None:
+    """Report this node's GPUs, links, network cards and their holders. Settings come from ISOCHRONE_* variables."""
+    # A fresh process in place of this one: without the command line's own modules it is 9 MB smaller, for good.
+    started = "from topology.agent_main import main; main()"
+    os.execv(sys.executable, [sys.executable, "-c", started])  # noqa: S606  # no shell is wanted
 
 
 @app.command()

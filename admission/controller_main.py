@@ -10,7 +10,7 @@ import contextlib
 import gc
 import importlib.metadata
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
 from admission.announce import Announcer
@@ -31,9 +31,11 @@ from scheduler.extender import build_app
 from scheduler.extender import listening as extender_listening
 from scheduler.metrics import ExtenderMetrics
 from scheduler.policy import Policy
+from topology.bad_input import BadInput
 from topology.clock import monotonic_s, wall_time_s
 from topology.cluster_state import ClusterState
 from topology.events import EventSettings, EventSink
+from topology.hub_state import HubState
 from topology.informer import Change, HasMetadata, Informer
 from topology.kube_api import KubeApi
 from topology.objects import HyperNode, Node, Pod, PodGroup, Queue, Workload
@@ -58,6 +60,7 @@ class Controller:
         self.decisions = DecisionLog()
         self.policy = Policy()
         self.metrics = ControllerMetrics(importlib.metadata.version("isochrone"))
+        self.agents = HubState()
         self.nodes = Informer(api, "/api/v1/nodes", Node, on_change=self._on_nodes)
         self.pods = Informer(api, "/api/v1/pods", Pod, on_change=self._on_pods)
         self.pod_groups = Informer(
@@ -237,6 +240,23 @@ def _pairs(changes: Sequence[Change[T]]) -> list[tuple[T | None, T | None]]:
     return [(change.old, change.new) for change in changes]
 
 
+@contextlib.asynccontextmanager
+async def _hub(controller: Controller, settings: ControllerSettings, where: HostPort) -> AsyncIterator[None]:
+    """The server for node agents; gRPC is imported only where it is used (12 MB)."""
+    from topology import hub
+
+    if not settings.hub_tls_dir and not settings.hub_plaintext:
+        allowed = (
+            "it must hold tls.crt, tls.key and ca.crt for ISOCHRONE_HUB_LISTEN, or set ISOCHRONE_HUB_PLAINTEXT=true"
+        )
+        raise BadInput("ISOCHRONE_HUB_TLS_DIR", "", allowed)
+    served = hub.Hub(controller.agents, bound=bool(settings.hub_tls_dir))
+    controller.metrics.follow_hub(controller.agents, served)
+    async with hub.listening(served, where.host, where.port, settings.hub_tls_dir) as port:
+        log.info("agents report to %s", HostPort(where.host, port))
+        yield
+
+
 async def serve(
     settings: ControllerSettings, ready: Callable[[], None] | None = None, *, stop: asyncio.Event | None = None
 ) -> None:
@@ -263,6 +283,8 @@ async def serve(
         where = settings.extender_listen
         host, port = await stack.enter_async_context(extender_listening(extender, where.host, where.port))
         log.info("answering Volcano on %s", HostPort(host, port))
+        if settings.hub_listen is not None:
+            await stack.enter_async_context(_hub(controller, settings, settings.hub_listen))
         running = await stack.enter_async_context(background(controller.run()))
         if ready:
             ready()

@@ -12,8 +12,12 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from topology.clock import monotonic_s
+
 if TYPE_CHECKING:
     from admission.controller_main import Controller
+    from topology.hub import Hub
+    from topology.hub_state import HubState
 
 
 class ControllerMetrics(Collector):
@@ -24,11 +28,16 @@ class ControllerMetrics(Collector):
         build = Gauge("isochrone_build_info", "Always 1; the labels tell.", ("version",), registry=self.registry)
         build.labels(version).set(1)
         self._controller: Controller | None = None
+        self._hub: tuple[HubState, Hub] | None = None
 
     def follow(self, controller: Controller) -> None:
         """Read this controller from now on."""
         self._controller = controller
         self.registry.register(self)
+
+    def follow_hub(self, agents: HubState, served: Hub) -> None:
+        """Tell of node agents too."""
+        self._hub = agents, served
 
     def describe(self) -> list[Metric]:
         """Nothing to announce before the first scrape."""
@@ -67,3 +76,19 @@ class ControllerMetrics(Collector):
             watches.add_metric([name, "relist"], max(0, informer.relists - 1))
             watches.add_metric([name, "reconnect"], informer.reconnects)
         yield watches
+        if self._hub is not None:
+            yield from _of_hub(*self._hub)
+
+
+def _of_hub(agents: HubState, served: Hub) -> Iterator[Metric]:
+    by_age = GaugeMetricFamily("isochrone_hub_nodes", "Nodes with an agent by age of its facts.", labels=["freshness"])
+    for freshness, count in agents.count(monotonic_s()).items():
+        by_age.add_metric([freshness.value], count)
+    yield by_age
+    yield GaugeMetricFamily("isochrone_hub_streams", "Agents connected now.", value=served.open)
+    reports = CounterMetricFamily("isochrone_hub_reports", "Reports of agents by kind.", labels=["kind"])
+    for kind, count in (*agents.reports.items(), ("full-wanted", agents.full_wanted)):
+        reports.add_metric([kind], count)
+    yield reports
+    yield CounterMetricFamily("isochrone_hub_refused", "Streams refused.", value=served.refused)
+    yield CounterMetricFamily("isochrone_hub_throttled", "Reports read late: too fast.", value=served.throttled)

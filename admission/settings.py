@@ -44,6 +44,10 @@ def _host_port(value: object) -> HostPort:
     return HostPort(host.strip("[]"), int(port))
 
 
+def _host_port_or_none(value: object) -> HostPort | None:
+    return None if value in (None, "") else _host_port(value)
+
+
 def _duration_us(value: object) -> float:
     return float(value) if isinstance(value, int | float) else units.parse_duration_us(str(value), _FIELD)
 
@@ -100,6 +104,7 @@ def _log_level(value: object) -> str:
 
 
 Listen = Annotated[HostPort, NoDecode, BeforeValidator(_host_port)]
+OptionalListen = Annotated[HostPort | None, NoDecode, BeforeValidator(_host_port_or_none)]
 DurationUs = Annotated[float, BeforeValidator(_duration_us)]
 WaitS = Annotated[float, BeforeValidator(_wait_s)]
 """Seconds; 0 is off."""
@@ -148,6 +153,9 @@ class ControllerSettings(IsochroneSettings):
     reserve_for: WaitS = 600.0  # room is kept this long for pods that come once the others are ready; "off" keeps none
     overtaking: Count = 10  # times a gang that waits for room may be passed
     preemption: YesNo = True  # a gang of higher priority may be released for Volcano to make room
+    hub_listen: OptionalListen = None  # where node agents report; "" is nowhere
+    hub_tls_dir: str = ""  # tls.crt, tls.key, and ca.crt that signed the agents' certificates
+    hub_plaintext: YesNo = False  # without TLS: any agent may speak for any node
 
 
 Settings = TypeVar("Settings", bound=BaseSettings)

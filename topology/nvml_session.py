@@ -135,11 +135,7 @@ class Session:
 
     def lost(self, code: int) -> None:
         """NVML answered nothing any more: shut down, to be started again after a pause."""
-        self.up = False
-        try:
-            self.nvml.nvmlShutdown()
-        except self.nvml.NVMLError:
-            log.debug("NVML could not be shut down")  # it is gone already
+        self.stop()
         self._failed(code, "NVML does not answer")
 
     def _failed(self, code: int, what: str) -> None:
@@ -155,9 +151,13 @@ class Session:
         self._pause_s = min(self._pause_s * 2, LAST_PAUSE_S)
 
     def stop(self) -> None:
-        """At the end of the process."""
+        """At the end of the process, or before a new start."""
         if self.up:
-            self.lost(UNINITIALIZED)
+            self.up = False
+            try:
+                self.nvml.nvmlShutdown()
+            except self.nvml.NVMLError:
+                log.debug("NVML could not be shut down")  # it is gone already
 
 
 class Asker:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from admission.settings import ControllerSettings, WebhookSettings
 from manifests.render import CHART, INSTALL
 from scheduler.reasons import Reason
 from topology import labels
+from topology.agent_settings import AgentSettings
 
 DOCS = INSTALL.parents[1] / "docs"
 ROWS = [
@@ -42,7 +44,7 @@ def test_every_reason_is_explained_under_its_own_heading() -> None:
 
 
 def test_every_metric_is_listed() -> None:
-    sources = [path for room in ("scheduler", "admission") for path in (DOCS.parent / room).rglob("*.py")]
+    sources = [path for room in ("topology", "scheduler", "admission") for path in (DOCS.parent / room).rglob("*.py")]
     used = {name for path in sources for name in re.findall(r'"(isochrone_[a-z_]+)"', path.read_text())}
     # The client adds _total to a counter's name.
     assert {name.removesuffix("_total") for name in names("metric")} == used
@@ -59,11 +61,12 @@ def test_every_command_is_listed() -> None:
 
 
 def test_every_setting_is_listed_and_the_chart_sets_no_other() -> None:
-    fields = {**WebhookSettings.model_fields, **ControllerSettings.model_fields}
+    agent = {field.name for field in dataclasses.fields(AgentSettings)}
+    fields = {*WebhookSettings.model_fields, *ControllerSettings.model_fields, *agent}
     given = {
         entry["name"]
         for each in yaml.safe_load_all(INSTALL.read_text())
-        if each["kind"] == "Deployment"
+        if each["kind"] in ("Deployment", "DaemonSet")
         for entry in each["spec"]["template"]["spec"]["containers"][0]["env"]
     }
     settings = {f"ISOCHRONE_{field.upper()}" for field in fields}

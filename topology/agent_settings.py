@@ -1,0 +1,112 @@
+"""What an agent is told by its environment. Values in, settings or one clear sentence out.
+
+Plain, unlike the settings of the other processes: pydantic alone would take a fifth of the memory an agent may have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from topology.bad_input import BadInput
+from topology.units import parse_duration_us
+
+PREFIX: Final = "ISOCHRONE_"
+_LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class AgentSettings:
+    """`isochrone agent`; each field is the variable ISOCHRONE_<NAME>."""
+
+    node_name: str = ""
+    hub: str = ""  # HOST:PORT; "" reports to nobody and serves metrics only
+    hub_name: str = ""  # the name in the hub's certificate; "" is the host of `hub`
+    tls_dir: str = ""  # tls.crt and tls.key of this node, and ca.crt
+    plaintext: bool = False  # without TLS, for tests and closed networks
+    collect_every: float = 15_000_000.0  # microseconds
+    health_listen: str = "0.0.0.0:8083"  # the kubelet and Prometheus come from outside
+    pod_resources: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
+    sys_root: str = "/sys"
+    proc_root: str = "/proc"
+    log_level: str = "info"
+
+    @property
+    def collect_every_s(self) -> float:
+        """Seconds between two collections."""
+        return self.collect_every / 1e6
+
+    @property
+    def hub_host(self) -> str:
+        """The name that the hub's certificate must have."""
+        return self.hub_name or self.hub.rpartition(":")[0].strip("[]")
+
+
+def load(environment: Mapping[str, str]) -> AgentSettings:
+    """Settings from `ISOCHRONE_*`. Raises BadInput naming the variable."""
+    given: dict[str, Any] = {}
+    for field in fields(AgentSettings):
+        name = PREFIX + field.name.upper()
+        if name in environment:
+            given[field.name] = _READERS.get(field.name, _text)(environment[name], name)
+    found = AgentSettings(**given)
+    if not found.node_name:
+        raise BadInput(PREFIX + "NODE_NAME", "", "name the Kubernetes node, in a pod from spec.nodeName")
+    if found.hub and not found.tls_dir and not found.plaintext:
+        allowed = f"it must hold tls.crt, tls.key and ca.crt for {PREFIX}HUB, or set {PREFIX}PLAINTEXT=true"
+        raise BadInput(PREFIX + "TLS_DIR", "", allowed)
+    return found
+
+
+def host_port(text: str, name: str) -> tuple[str, int]:
+    """`HOST:PORT` or `[V6]:PORT`. Raises BadInput."""
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    fine = bool(host) and (bracketed or ":" not in host) and not any(char.isspace() for char in host)
+    if not (colon and fine and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
+        raise BadInput(name, text, 'use HOST:PORT such as "0.0.0.0:8083" or "[::]:8083", with a port up to 65535')
+    return host.strip("[]"), int(port)
+
+
+def _text(text: str, _: str) -> str:
+    return text
+
+
+def _address(text: str, name: str) -> str:
+    if text:
+        host_port(text, name)
+    return text
+
+
+def _listen(text: str, name: str) -> str:
+    host_port(text, name)
+    return text
+
+
+def _every(text: str, name: str) -> float:
+    found = parse_duration_us(text, name)
+    if found < 1_000_000:
+        raise BadInput(name, text, 'use a duration from "1s" to "60s"')
+    return found
+
+
+def _flag(text: str, name: str) -> bool:
+    if text.lower() not in ("true", "false", "1", "0", ""):
+        raise BadInput(name, text, "use true or false")
+    return text.lower() in ("true", "1")
+
+
+def _level(text: str, name: str) -> str:
+    if text.lower() not in _LEVELS:
+        raise BadInput(name, text, f"use {', '.join(_LEVELS[:-1])} or {_LEVELS[-1]}")
+    return text.lower()
+
+
+_READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
+    "hub": _address,
+    "health_listen": _listen,
+    "collect_every": _every,
+    "plaintext": _flag,
+    "log_level": _level,
+}

@@ -10,6 +10,7 @@ it was planned (`assume`). So a successor that only lists sees the same room as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -19,6 +20,8 @@ from topology.gpu_devices import REGISTERS
 from topology.gpu_holds import GpuHold, NodeHolds, hold_of
 from topology.gpu_request import readable_gpus
 from topology.labels import DECISION, GANG, GATE, PHASE, PHASES
+from topology.measured_layer import MeasuredLayer
+from topology.measured_reach import MeasuredReach
 from topology.objects import HyperNode, Node, Pod
 from topology.resources import Amounts, readable_request
 from topology.snapshot import Assumed, NodeTable, Snapshot, change_hold
@@ -49,6 +52,7 @@ class ClusterState:
         self.version = 0
         self.growth = 0
         self.unreadable_pods: dict[str, str] = {}
+        self.measured = MeasuredLayer()
         self._nodes: dict[str, Node] = {}
         self._hypernodes: dict[str, HyperNode] = {}
         self._table: NodeTable | None = None
@@ -68,6 +72,7 @@ class ClusterState:
         for old, new in changes:
             if new is None:
                 self._nodes.pop(_name(old), None)
+                self.measured.forget_node(_name(old))
             else:
                 known = self._nodes.get(new.metadata.name)
                 if known is not None and _facts(known) == _facts(new):
@@ -129,6 +134,11 @@ class ClusterState:
     def snapshot(self, now_s: float, facts_age_s: float) -> Snapshot:
         """Facts at this moment. The same object until something changes, but for its age."""
         table = self.table()
+        if self.measured.lay_over(table, now_s):
+            self._touch(grew=True)  # what was too far may be near enough now
+        if isinstance(reach := table.reach, MeasuredReach):
+            table = copy(table)
+            table.reach = reach.at(now_s)
         if self._snapshot is None:
             used = self._used.copy()
             used.setflags(write=False)
@@ -140,7 +150,7 @@ class ClusterState:
                 assumed=dict(self._assumed),
                 holds=dict(self._holds),
             )
-        return replace(self._snapshot, taken_at_s=now_s, facts_age_s=facts_age_s)
+        return replace(self._snapshot, taken_at_s=now_s, facts_age_s=facts_age_s, table=table)
 
     def gang_pods(self, namespace: str, gang: str) -> Sequence[Pod]:
         """All live pods of a gang (finished ones left out), by name."""

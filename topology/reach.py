@@ -2,7 +2,7 @@
 
 Rules of this file. (1) No shortest path: a node's domains are a chain, so reach is a comparison of integer columns,
 one pass over all nodes at once. (2) Between two nodes the worst GPU pair counts. (3) Reach is symmetric. (4) Every
-value can say how it came about; for now all are modelled, measured ones arrive with the agents and win while fresh.
+value can say how it came about; here all are modelled, `measured_reach` lays over it what was measured.
 
 Model: latency of the narrowest link, plus extra switch tiers, plus message size over that link's bandwidth.
 """
@@ -20,6 +20,7 @@ from topology.domains import DomainChain
 from topology.labels import DEFAULT_REACH_SIZE_BYTES, GPU_PRODUCT, GPUDIRECT, RDMA_AVAILABLE, RDMA_CAPABLE, TRANSPORT
 from topology.link_rows import ROWS, Hardware
 from topology.links import CROSS_ZONE_US, LINKS, SWITCH_HOP_US, TCP_TIER_US, Link, LinkKind
+from topology.measured_values import Sample
 from topology.objects import Node
 
 NO_DOMAIN = -1
@@ -30,11 +31,15 @@ _NVSWITCH_PRODUCTS = ("SXM", "HBM3", "HGX", "GB200", "GB300", "B200", "B300", "H
 
 @dataclass(frozen=True, slots=True)
 class Reach:
-    """One value between two placements. `basis` is `modelled` or `measured 42s ago`; `path` is for people."""
+    """One value between two placements. `basis` is `modelled` or `measured 42s ago`; `path` is for people.
+
+    `measured` is the sample it rests on: size, percentile, count and time.
+    """
 
     us: float
     path: str
     basis: str = "modelled"
+    measured: Sample | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +85,7 @@ def links_of(node: Node) -> NodeLinks:
     return NodeLinks(rdma=rdma, nvswitch=any(word in product for word in _NVSWITCH_PRODUCTS), outer=outer)
 
 
-def _kept(width: int) -> int:
+def kept(width: int) -> int:
     """How many rows of so many numbers a cache may keep."""
     return max(16, min(4096, ROWS_BYTES // (8 * max(width, 1))))
 
@@ -111,8 +116,8 @@ class ReachModel:
         _, first, kind = np.unique(columns, axis=1, return_index=True, return_inverse=True)
         self.first: NDArray[np.int64] = first  # one node of each kind
         self.kind: NDArray[np.int64] = kind.reshape(-1)
-        self._row = lru_cache(maxsize=_kept(len(self.kind)))(self._compute_row)
-        self._kind_row = lru_cache(maxsize=_kept(len(first)))(self._compute_kind_row)
+        self._row = lru_cache(maxsize=kept(len(self.kind)))(self._compute_row)
+        self._kind_row = lru_cache(maxsize=kept(len(first)))(self._compute_kind_row)
 
     def __len__(self) -> int:
         return len(self.zone)

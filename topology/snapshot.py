@@ -39,7 +39,7 @@ class NodeTable:
         self.index: dict[str, int] = {name: i for i, name in enumerate(self.names)}
         told = membership(self.nodes, hypernodes)
         self.chains = tuple(chain_of(n, told) for n in self.nodes)
-        self.reach = ReachModel(self.chains, [links_of(n) for n in self.nodes])
+        self.reach: ReachModel = ReachModel(self.chains, [links_of(n) for n in self.nodes])
         capacities: list[Amounts] = []
         self.unreadable: dict[str, str] = {}
         for node in self.nodes:

@@ -1,0 +1,121 @@
+"""`isochrone agent` as a process: from a GPU library to the hub's facts."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.nvml import profiles
+from tests.nvml.agents import agent_process
+from tests.nvml.kubelet import Kubelet, serving
+from tests.nvml.library import ROOT
+from topology import facts as f
+from topology.agent_settings import AgentSettings, load
+from topology.bad_input import BadInput
+from topology.hub import Hub, listening
+from topology.hub_state import HubState
+
+LIMIT_S = 20.0
+
+
+async def wanted(check: object) -> None:
+    assert callable(check)
+    async with asyncio.timeout(LIMIT_S):
+        while not check():  # noqa: ASYNC110  # what is waited for has no event
+            await asyncio.sleep(0.02)
+
+
+async def test_an_agent_reports_its_machine_and_what_becomes_of_it(tmp_path: Path) -> None:
+    machine, known, kubelet = profiles.one_card_lost(), HubState(), Kubelet()
+    profiles.write(machine, tmp_path)
+    kubelet.allocatable = {"nvidia.com/gpu": [machine.uuid(n) for n in range(8)]}
+    kubelet.held = {("ml", "decode-0", "engine"): {"nvidia.com/gpu": [machine.uuid(5)]}}
+
+    def facts() -> f.NodeFacts | None:
+        found = known.facts("gpu-1", 0.0)
+        return found[0] if found else None
+
+    def lost() -> bool:
+        seen = facts()
+        return seen is not None and any(gpu.health is f.Health.LOST for gpu in seen.gpus)
+
+    async with serving(kubelet, tmp_path / "k.sock"), listening(Hub(known, bound=False), "127.0.0.1", 0, "") as port:
+        settings = {"ISOCHRONE_HUB": f"127.0.0.1:{port}", "ISOCHRONE_PLAINTEXT": "true"}
+        with agent_process(tmp_path, "gpu-1", settings | {"ISOCHRONE_COLLECT_EVERY": "1s"}) as agent:
+            await wanted(lambda: facts() is not None)
+            seen = facts()
+            assert seen is not None
+            assert (len(seen.gpus), len(seen.pairs), len(seen.nics)) == (8, 28, 8)
+            assert {gpu.name for gpu in seen.gpus} == {"NVIDIA H100 80GB HBM3"}
+            assert seen.state.gpudirect is True
+            assert seen.state.problems == ()
+            assert seen.pods is not None
+            assert seen.pods.holdings[0].device_ids == (machine.uuid(5),)
+            nearest = {uuid: far for uuid, far in seen.nics[3].gpus if far is f.Distance.PIX}
+            assert list(nearest) == [machine.uuid(3)]
+            generation = seen.state.topology_generation
+            profiles.lose(machine, 3)
+            profiles.write_nvml(machine, tmp_path)
+            await wanted(lost)
+            after = facts()
+            assert after is not None
+            assert sum(gpu.health is f.Health.HEALTHY for gpu in after.gpus) == 7
+            assert after.state.topology_generation == generation + 1  # its pairs are gone
+            assert after.state.problems == (
+                "GPU 3 is lost: it does not answer any more",
+                "nvidia.com/gpu has 8 devices, but 7 whole GPUs answer",
+            )
+            assert await asyncio.to_thread(agent.get, "/livez") == (200, "ok\n")
+            assert (await asyncio.to_thread(agent.get, "/nothing"))[0] == 404
+            assert await asyncio.to_thread(agent.metric, 'isochrone_agent_gpus{health="lost"}') == 1
+            assert await asyncio.to_thread(agent.metric, "isochrone_agent_hub_connected") == 1
+            assert agent.rss_mib() <= 60
+    assert agent.process.returncode == 0
+
+
+def test_without_a_node_name_it_says_so_in_one_line() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "admission.cli", "agent"],
+        env={"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 2
+    said = "isochrone: ISOCHRONE_NODE_NAME is ''; name the Kubernetes node, in a pod from spec.nodeName\n"
+    assert done.stderr == said
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"ISOCHRONE_HUB": "hub"}, "ISOCHRONE_HUB is 'hub'; use HOST:PORT"),
+        ({"ISOCHRONE_HUB": "hub:1"}, "ISOCHRONE_TLS_DIR is ''; it must hold tls.crt"),
+        ({"ISOCHRONE_COLLECT_EVERY": "10ms"}, 'use a duration from "1s" to "60s"'),
+        ({"ISOCHRONE_COLLECT_EVERY": "often"}, "ISOCHRONE_COLLECT_EVERY is 'often'"),
+        ({"ISOCHRONE_PLAINTEXT": "perhaps"}, "ISOCHRONE_PLAINTEXT is 'perhaps'; use true or false"),
+        ({"ISOCHRONE_LOG_LEVEL": "loud"}, "use debug, info, warning or error"),
+        ({"ISOCHRONE_HEALTH_LISTEN": "0.0.0.0:99999"}, "with a port up to 65535"),
+    ],
+)
+def test_settings_that_cannot_be_are_named(given: dict[str, str], said: str) -> None:
+    with pytest.raises(BadInput) as refused:
+        load({"ISOCHRONE_NODE_NAME": "n1", **given})
+    assert said in str(refused.value)
+
+
+def test_settings() -> None:
+    given = {
+        "ISOCHRONE_NODE_NAME": "n1",
+        "ISOCHRONE_HUB": "[fd00::1]:8830",
+        "ISOCHRONE_TLS_DIR": "/tls",
+        "ISOCHRONE_COLLECT_EVERY": "30s",
+    }
+    found = load(given)
+    assert found == AgentSettings(node_name="n1", hub="[fd00::1]:8830", tls_dir="/tls", collect_every=30_000_000.0)
+    assert (found.hub_host, found.collect_every_s) == ("fd00::1", 30.0)

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from topology.labels import ACCELERATOR, LEAF, NVLINK_CLIQUE, REGION, SPINE, ZONE
+from topology.label_schemes import place_of
 from topology.objects import HyperNode, MemberSelector, Node
 from topology.selectors import matches_requirements
 
@@ -28,23 +28,20 @@ class DomainChain:
 
 def chain_of(node: Node, hypernodes: Mapping[str, tuple[str, ...]]) -> DomainChain:
     """The chain of one node; `hypernodes` is what `membership` returned (tier 1 first)."""
-    meta = node.metadata
-    zone = meta.label(ZONE)
-    region = meta.label(REGION)
-    leaf = meta.label(LEAF)
-    spine = meta.label(SPINE)
-    told = hypernodes.get(meta.name, ())
+    place = place_of(node.metadata.labels or {})
+    leaf, spine = (*place.tiers, "", "")[:2]
+    told = hypernodes.get(node.metadata.name, ())
     if not leaf and told:
         leaf = "hypernode:" + told[0]
     if not spine and len(told) > 1:
         spine = "hypernode:" + told[1]
     # Leaf and spine names repeat between zones in some estates; the zone in front keeps them apart.
-    where = f"{region}/{zone}"
+    where = f"{place.region}/{place.zone}"
     return DomainChain(
         zone=where,
         spine=f"{where}/{spine}" if spine else "",
         leaf=f"{where}/{leaf}" if leaf else "",
-        fabric=meta.label(NVLINK_CLIQUE) or meta.label(ACCELERATOR),
+        fabric=place.domain,
     )
 
 

@@ -6,24 +6,44 @@ come in (also gzip, as fabrics are archived so), a topology goes out.
 
 from __future__ import annotations
 
+import re
 import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from topology import read_topo_matrix
+from topology import (
+    read_hypernodes,
+    read_ibnetdiscover,
+    read_labels,
+    read_nccl_graph,
+    read_nccl_system,
+    read_netq,
+    read_slurm,
+    read_topo_matrix,
+    read_topograph,
+)
 from topology.bad_input import BadInput
-from topology.graph import Topology
+from topology.documents import Value, json_document, yaml_documents
+from topology.graph import Topology, bad
+from topology.xml_tree import parse
 
-MAX_BYTES: Final = 32 * 1024 * 1024
-"""An `ibnetdiscover` of 5,000 nodes with 9 adapters each is about 25 MB (300 kB for 540 adapters, measured)."""
+_MIB: Final = 1024 * 1024
+MAX_BYTES: Final = 32 * _MIB
+"""An `ibnetdiscover` of 5,000 nodes with 9 adapters each is about 25 MB (300 kB for 540 adapters, counted)."""
+
+KNOWN: Final = (
+    "nvidia-smi topo -m, NCCL system or graph XML, ibnetdiscover, Slurm topology.conf, a topograph model, NetQ JSON, "
+    "HyperNodes, Node objects, node labels"
+)
 
 _HEAD_LINES: Final = 400
+_YAML_KEY = re.compile(r"(?:- )?[\"']?[A-Za-z][\w./-]*[\"']?:(?:\s.*)?", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One kind of file. `claims` gets the first lines, without surrounding white space."""
+    """One way to write a topology down. `claims` gets the first lines, without surrounding white space."""
 
     name: str
     claims: Callable[[list[str]], bool]
@@ -31,22 +51,12 @@ class Format:
     max_bytes: int = MAX_BYTES
 
 
-FORMATS: Final[tuple[Format, ...]] = (
-    Format(
-        read_topo_matrix.SOURCE,
-        lambda head: any(read_topo_matrix.looks_like(line) for line in head),
-        read_topo_matrix.read,
-        1024 * 1024,
-    ),
-)
-
-
 def read(data: bytes) -> Topology:
     """The topology in a file. Raises BadInput: which line, what is there, what is allowed."""
     text = text_of(data)
     found = format_of(text)
-    if len(data) > found.max_bytes:
-        raise BadInput("size", f"{len(data)} bytes", f"{found.name} is read up to {found.max_bytes} bytes")
+    if len(text) > found.max_bytes:
+        raise BadInput("size", f"{len(text)} characters", f"{found.name} is read up to {found.max_bytes}")
     return found.read(text)
 
 
@@ -56,9 +66,82 @@ def format_of(text: str) -> Format:
     for candidate in FORMATS:
         if candidate.claims(head):
             return candidate
-    start = next((line for line in head if line), "")
-    names = ", ".join(candidate.name for candidate in FORMATS)
-    raise BadInput("line 1: format", start, f"it must be one of: {names}")
+    raise bad(1, "format", _first(head), f"it must be one of: {KNOWN}")
+
+
+def _first(head: list[str]) -> str:
+    return next((line for line in head if line), "")
+
+
+def _xml(text: str) -> Topology:
+    """An XML file, by its root element."""
+    root = parse(text)
+    if root.name == "system":
+        return read_nccl_system.read(root)
+    if root.name == "graphs":
+        return read_nccl_graph.read(root)
+    raise bad(root.line, "root element", root.name, "it is system or graphs (NCCL)")
+
+
+def _json(text: str) -> Topology:
+    document = json_document(text)
+    return read_netq.read_document(document) if read_netq.is_one(document) else _documents([document])
+
+
+def _yaml(text: str) -> Topology:
+    documents = yaml_documents(text)
+    if len(documents) == 1 and isinstance(documents[0].data, dict):
+        keys = documents[0].data.keys()
+        if "kind" not in keys and ("blocks" in keys or "switches" in keys):
+            return read_topograph.read_document(documents[0])
+        if "kind" not in keys and "labels" in keys:
+            return read_labels.read_mapping(documents[0])
+    return _documents(documents)
+
+
+def _documents(documents: list[Value]) -> Topology:
+    """Kubernetes objects of one kind, single or in lists."""
+    objects: list[Value] = []
+    for document in documents:
+        kind = document.get("kind") if isinstance(document.data, dict) else None
+        if kind is not None and kind.text("kind") in ("List", "NodeList", "HyperNodeList"):
+            objects += document.need("items", "list").items("items")
+        else:
+            objects.append(document)
+    kinds = set()
+    for one in objects:
+        kind = one.get("kind") if isinstance(one.data, dict) else None
+        if kind is None or kind.text("kind") not in ("Node", "HyperNode"):
+            raise bad(one.line, "kind", kind.shown() if kind else "missing", f"it must be one of: {KNOWN}")
+        kinds.add(kind.text("kind"))
+    if kinds == {"HyperNode"}:
+        return read_hypernodes.read_objects(objects)
+    if kinds == {"Node"}:
+        return read_labels.read_objects(objects)
+    raise bad(1, "kinds", ", ".join(sorted(kinds)) or "none", "a file holds Nodes or HyperNodes, not both")
+
+
+FORMATS: Final[tuple[Format, ...]] = (
+    Format(
+        read_topo_matrix.SOURCE,
+        lambda head: any(read_topo_matrix.looks_like(line) for line in head),
+        read_topo_matrix.read,
+        _MIB,
+    ),
+    Format("NCCL XML", lambda head: _first(head).startswith("<"), _xml, 4 * _MIB),
+    Format(
+        read_ibnetdiscover.SOURCE,
+        lambda head: any(read_ibnetdiscover.looks_like(line) for line in head),
+        read_ibnetdiscover.read,
+    ),
+    Format(
+        read_slurm.SOURCE, lambda head: any(read_slurm.looks_like(line) for line in head), read_slurm.read, 8 * _MIB
+    ),
+    Format(read_labels.SOURCE, lambda head: read_labels.looks_like(_first(head)), read_labels.read, _MIB),
+    Format("JSON", lambda head: _first(head)[:1] in ("[", "{"), _json, 16 * _MIB),
+    Format("YAML", lambda head: any(_YAML_KEY.fullmatch(line) for line in head), _yaml, 4 * _MIB),
+)
+"""Asked in this order; what only looks like YAML comes last."""
 
 
 def text_of(data: bytes) -> str:
@@ -71,10 +154,9 @@ def text_of(data: bytes) -> str:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise BadInput(f"line {line}: byte", data[error.start : error.start + 1], "the file must be UTF-8") from None
+        raise bad(line, "byte", data[error.start : error.start + 1], "the file must be UTF-8") from None
     if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
-        raise BadInput(f"line {line}: character", "\0", "the file must be text")
+        raise bad(text.count("\n", 0, text.index("\0")) + 1, "character", "\0", "the file must be text")
     return text
 
 

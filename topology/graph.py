@@ -118,6 +118,10 @@ class TopologyBuilder:
             raise bad(line, f"link {a} to {b}", kind, f"it is {known.kind} elsewhere; a pair has one kind of link")
         self._links[pair] = Link(*pair, kind, count + (known.count if known else 0))
 
+    def linked(self, a: str, b: str) -> bool:
+        """Whether the pair has a link already."""
+        return (a, b) in self._links or (b, a) in self._links
+
     def warn(self, text: str) -> None:
         """One sentence about what was read with a doubt; beyond the limit they are only counted."""
         if len(self._warnings) < MAX_WARNINGS:

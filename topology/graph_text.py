@@ -103,7 +103,7 @@ def _many(count: int, noun: str) -> str:
 
 def picture(topology: Topology) -> Iterator[str]:
     """Matrix, tree and warnings as lines."""
-    devices = topology.of_kind(PartKind.GPU, PartKind.NIC)
+    devices = (*topology.of_kind(PartKind.GPU), *topology.of_kind(PartKind.NIC))
     if devices and any(link.kind != HOP for link in topology.links):
         yield from matrix(topology, devices)
         yield ""

@@ -64,6 +64,7 @@ CORE: Final = "network.topology.nvidia.com/core"
 ACCELERATOR: Final = "network.topology.nvidia.com/accelerator"
 NVLINK_CLIQUE: Final = "nvidia.com/gpu.clique"
 GPU_PRODUCT: Final = "nvidia.com/gpu.product"
+GPU_COUNT: Final = "nvidia.com/gpu.count"
 RDMA_CAPABLE: Final = "feature.node.kubernetes.io/rdma.capable"
 RDMA_AVAILABLE: Final = "feature.node.kubernetes.io/rdma.available"
 TRANSPORT: Final = PREFIX + "transport"  # on a node: "rdma" or "tcp", said by a person; wins over detection

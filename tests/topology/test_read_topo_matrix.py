@@ -5,24 +5,10 @@ from __future__ import annotations
 import pytest
 
 from tests.topology.data_files import data, files
+from tests.topology.samples import TOPO_MATRIX as SMALL
 from topology.bad_input import BadInput
 from topology.formats import read
 from topology.graph import PartKind, Topology
-
-SMALL = """\
-\tGPU0\tGPU1\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
-GPU0\t X \tNV4\tPIX\t0-7\t0\t\tN/A
-GPU1\tNV4\t X \tSYS\t8-15\t1\t\tN/A
-NIC0\tPIX\tSYS\t X \t\t\t\t
-
-Legend:
-
-  X    = Self
-
-NIC Legend:
-
-  NIC0: mlx5_7
-"""
 
 
 def words(topology: Topology) -> dict[frozenset[str], str]:

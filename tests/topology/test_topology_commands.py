@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from admission.cli import main
-from tests.topology.test_read_topo_matrix import SMALL
+from tests.topology.samples import TOPO_MATRIX as SMALL
 
 
 def leave(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

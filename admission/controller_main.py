@@ -37,6 +37,7 @@ from topology.cluster_state import ClusterState
 from topology.events import EventSettings, EventSink
 from topology.hub_state import HubState
 from topology.informer import Change, HasMetadata, Informer
+from topology.kept_pods import KeptPods
 from topology.kube_api import KubeApi
 from topology.objects import HyperNode, Node, Pod, PodGroup, Queue, Workload
 from topology.snapshot import Snapshot
@@ -62,7 +63,7 @@ class Controller:
         self.metrics = ControllerMetrics(importlib.metadata.version("isochrone"))
         self.agents = HubState()
         self.nodes = Informer(api, "/api/v1/nodes", Node, on_change=self._on_nodes)
-        self.pods = Informer(api, "/api/v1/pods", Pod, on_change=self._on_pods)
+        self.pods = Informer(api, "/api/v1/pods", Pod, on_change=self._on_pods, keep=KeptPods())
         self.pod_groups = Informer(
             api,
             "/apis/scheduling.volcano.sh/v1beta1/podgroups",

@@ -18,6 +18,7 @@ from enum import StrEnum
 from typing import Final, Protocol
 
 from scheduler import volcano_wire as wire
+from scheduler.body_room import Body
 from scheduler.decide import decide
 from scheduler.decision import Decision
 from scheduler.policy import Policy
@@ -62,9 +63,13 @@ class Answer:
     refusal: str = ""
 
 
-def prioritize(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+def prioritize(body: Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
     """Scores for all nodes asked, those beyond the bound too: they rank below every node within."""
-    call = wire.decode_prioritize(body)
+    return score(wire.decode_prioritize(body), view, ledger, policy)
+
+
+def score(call: wire.Prioritize, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+    """`prioritize` once its body is read."""
     request = _request_of(call.task)
     if request is None:
         return Answer(wire.scores({}), Result.FOREIGN)  # to Volcano a node without a score has 0
@@ -83,7 +88,7 @@ def prioritize(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy
     return Answer(wire.scores(ranking.scores), Result.SCORED, decision=ranking.decision)
 
 
-def allocate(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+def allocate(body: Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
     """Remembers the place for the rest of the session, or refuses it when a partner's place is out of reach."""
     task = wire.decode_event(body)
     request = _request_of(task)
@@ -99,7 +104,7 @@ def allocate(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: 
     return Answer(wire.event(), Result.ACCEPTED if snapshot is not None else Result.COLD)
 
 
-def deallocate(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+def deallocate(body: Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
     """Forgets the place, or remembers that the pod is being evicted from it."""
     task = wire.decode_event(body)
     request = _request_of(task)
@@ -109,23 +114,23 @@ def deallocate(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy
     return Answer(wire.event(), Result.TAKEN_BACK)
 
 
-def close_session(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+def close_session(body: Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
     """The session is over, and with it everything that was only tried."""
     wire.check_object(body)
     ledger.close()
     return Answer(wire.NOTHING, Result.NEUTRAL)
 
 
-def open_session(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+def open_session(body: Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
     """The whole cluster, every second: taken without a look, so that a configuration with this verb still works."""
     return Answer(wire.NOTHING, Result.NEUTRAL)
 
 
-Verb = Callable[[wire.Body, ClusterView, SessionLedger, Policy], Answer]
+Verb = Callable[[Body, ClusterView, SessionLedger, Policy], Answer]
 
 
 def _without_opinion(neutral: bytes) -> Verb:
-    def answer(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+    def answer(body: Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
         wire.check_object(body)
         return Answer(neutral, Result.NEUTRAL)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,9 @@ from scheduler.policy import Policy
 from scheduler.request import Partner, PodRequest, ReachBound
 from topology.isochrone_sets import nearest_us
 from topology.snapshot import Snapshot, room_for
+
+
+_UNKNOWN: Final = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +43,8 @@ def decide(
     """
     policy, bound = policy or Policy(), bound or ReachBound()
     table = snapshot.table
-    known = np.array(sorted({table.index[n] for n in asked if n in table.index}), dtype=np.int64)
+    places = np.array([table.index.get(name, _UNKNOWN) for name in asked], dtype=np.int64)
+    known = np.unique(places[places != _UNKNOWN])
     need = need_of(request, snapshot)
     named = [(p.name, table.index[n]) for p in partners for n in p.nodes if n in table.index]
     reach = (
@@ -49,14 +54,16 @@ def decide(
     )
     judged = judge(snapshot, need, reach, bound, policy, known)
     decision = decision_of(snapshot, request, need, judged, bound, named)
-    scores = {
-        table.names[node]: float(total) / NANO * policy.volcano_weight
-        for node, total in zip(judged.nodes, judged.scored.total_nano, strict=True)
-    }
-    unknown = sorted({n for n in asked if n not in table.index})
-    lowest = min(scores.values(), default=1.0)
-    for i, name in enumerate(unknown):
-        scores[name] = lowest * (len(unknown) - i) / (len(unknown) + 1)
+    points = judged.scored.total_nano / NANO * policy.volcano_weight
+    if len(known) and places.min() != _UNKNOWN:
+        # The names as they came: hashed once already.
+        scores = dict(zip(asked, points[np.searchsorted(known, places)].tolist(), strict=True))
+    else:
+        scores = dict(zip([table.names[node] for node in known.tolist()], points.tolist(), strict=True))
+        unknown = sorted({name for name in asked if name not in table.index})
+        lowest = min(scores.values(), default=1.0)
+        for i, name in enumerate(unknown):
+            scores[name] = lowest * (len(unknown) - i) / (len(unknown) + 1)
     return Ranking(decision=decision, scores=scores)
 
 

@@ -7,8 +7,10 @@ must never know what a score is made of.
    a call of its own; a bug of ours is logged, counted, and answered as if we had no opinion.
 2. What is no call of Volcano's gets a 4xx with one sentence, changes nothing, and leaves the connection usable.
 3. The body is read piece by piece up to a limit of ours (a scoring call carries every candidate with all its pods,
-   megabytes of them; the framework's own limit is one). It is decoded where it lies, once. Decoding stays on the event
-   loop: in a thread it holds the interpreter just as long (61 MB: the loop stood 93 ms either way, measured).
+   megabytes of them; the framework's own limit is one), into one room of its announced size (scheduler.body_room),
+   and decoded where it lies, once.
+   Decoding stays on the event loop: in a thread it holds the interpreter just as long (61 MB: the loop stood 93 ms
+   either way, measured).
 4. Answers carry Content-Length and connections stay open: without either, every call would pay for a new connection.
 """
 
@@ -27,6 +29,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 
 from scheduler import metrics as counted
 from scheduler.answers import NEUTRAL, UNREAD, VERBS, Answer, ClusterView, Result
+from scheduler.body_room import Body, Room, Rooms
 from scheduler.decision_log import DecisionLog
 from scheduler.metrics import ExtenderMetrics
 from scheduler.policy import Policy
@@ -41,7 +44,8 @@ MAX_BODY_BYTES: Final = 512 * 2**20
 _BODY_LIMIT_S: Final = 30.0
 _BIG_BYTES: Final = 4 * 2**20
 _BIG_AT_ONCE: Final = 2  # bodies above _BIG_BYTES in memory together; Volcano scores one pod at a time
-_READ_BUFFER_BYTES: Final = 2**20
+_READ_BUFFER_BYTES: Final = 2**18  # what the framework piles up before we take it; more is memory and no faster
+_ROOMS_KEPT: Final = 2
 _KEEP_ALIVE_S: Final = 120.0  # above the 90 s of Go's client, so that it is the one that closes
 _STOP_LIMIT_S: Final = 5.0
 _LINGER_S: Final = 1.0  # what is left of a rejected body is read away this long, so that the caller sees the answer
@@ -72,6 +76,7 @@ class Extender:
         self.max_body_bytes, self.policy, self.now_s = max_body_bytes, policy or Policy(), now_s
         self.ledger = SessionLedger()
         self._big = asyncio.Semaphore(_BIG_AT_ONCE)
+        self._rooms = Rooms(kept=_ROOMS_KEPT, kept_bytes=_BIG_BYTES)
         self._said_s: dict[tuple[str, int], float] = {}
 
     async def handle(self, request: web.Request) -> web.Response:
@@ -81,9 +86,9 @@ class Extender:
         name = verb if verb in VERBS else counted.UNKNOWN_VERB
         try:
             _check_call(request, verb)
-            async with self._room_for(request, verb):
-                body = await self._body(request, verb)
-                answer, result = self._answer(verb, body)
+            async with self._turn(request, verb):
+                with self._rooms.room_for(self._announced(request, verb)) as room:
+                    answer, result = self._answer(verb, await self._body(request, verb, room))
         except _Rejected as no:
             self._complain(name, no)
             self.metrics.requests.labels(name, counted.REJECTED).inc()
@@ -93,7 +98,7 @@ class Extender:
         self.metrics.duration.labels(name).observe(self.now_s() - started_s)
         return web.Response(body=answer, content_type="application/json")
 
-    def _answer(self, verb: str, body: bytearray) -> tuple[bytes, str]:
+    def _answer(self, verb: str, body: Body) -> tuple[bytes, str]:
         """The body to send, and the metric's word for how it came about."""
         try:
             answer = VERBS[verb](body, self.view, self.ledger, self.policy)
@@ -116,29 +121,33 @@ class Extender:
         if answer.refusal:
             log.info("refused: %s", answer.refusal)  # Volcano shows this to nobody but the reader of its own log
 
-    def _room_for(self, request: web.Request, verb: str) -> contextlib.AbstractAsyncContextManager[object]:
+    def _announced(self, request: web.Request, verb: str) -> int:
+        """The size of the body that will be kept, as far as the caller has said."""
+        size = 0 if verb in UNREAD else request.content_length or 0
+        if size > self.max_body_bytes:
+            raise self._too_large()
+        return size
+
+    def _turn(self, request: web.Request, verb: str) -> contextlib.AbstractAsyncContextManager[object]:
         """Large bodies wait for each other, unread, so that memory stays bounded; small ones never wait for them."""
         length = request.content_length
         small = verb in UNREAD or (length is not None and length <= _BIG_BYTES)
         return contextlib.nullcontext() if small else self._big
 
-    async def _body(self, request: web.Request, verb: str) -> bytearray:
-        if verb not in UNREAD and (request.content_length or 0) > self.max_body_bytes:
-            raise self._too_large()
-        body = bytearray()
+    async def _body(self, request: web.Request, verb: str, room: Room) -> Body:
         try:
             async with asyncio.timeout(_BODY_LIMIT_S):
                 async for piece in request.content.iter_any():
                     if verb in UNREAD:
                         continue
-                    body += piece
-                    if len(body) > self.max_body_bytes:
+                    if room.size + len(piece) > self.max_body_bytes:
                         raise self._too_large()
+                    room.add(piece)
         except TimeoutError:
             raise _Rejected(408, f"the body did not arrive within {_BODY_LIMIT_S:g} s; send it at once") from None
         except (OSError, aiohttp.ClientError, web.RequestPayloadError, HttpProcessingError) as error:
             raise _Rejected(400, f"the body did not arrive whole ({type(error).__name__}); send it again") from None
-        return body
+        return room.body()
 
     def _too_large(self) -> _Rejected:
         limit = show_bytes(self.max_body_bytes)

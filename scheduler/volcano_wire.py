@@ -17,11 +17,12 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
+import numpy as np
 
+from scheduler.body_room import Body
 from topology.bad_input import BadInput
 from topology.objects import Pod
 
-Body = bytes | bytearray
 T = TypeVar("T")
 
 ALLOCATED: Final = 2
@@ -127,12 +128,18 @@ def _decoded(decoder: msgspec.json.Decoder[T], body: Body) -> T:
 
 def _check_utf8(body: Body) -> None:
     """msgspec looks only at the strings it keeps. Chunk by chunk: a decoded copy would double the memory."""
-    if body.isascii():
+    if _is_ascii(body):
         return
     decoder = codecs.getincrementaldecoder("utf-8")()
     view = memoryview(body)
     for start in range(0, len(view), _CHUNK):
         decoder.decode(view[start : start + _CHUNK], final=start + _CHUNK >= len(view))
+
+
+def _is_ascii(body: Body) -> bool:
+    if isinstance(body, memoryview):
+        return len(body) == 0 or int(np.frombuffer(body, dtype=np.uint8).max()) < 0x80
+    return body.isascii()
 
 
 def _task(raw: msgspec.Raw) -> Task:

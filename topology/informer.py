@@ -72,6 +72,7 @@ class InformerSettings:
     calm_s: float = 60.0  # so long without a failure and the back-off starts from its first step
     brief_s: float = 1.0  # a watch that ends sooner, without a line, counts as failed
     absent_retry_s: float = 30.0
+    gather_s: float = 0.01  # what comes within this time of the last line is taken together
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -99,7 +100,8 @@ class Informer(Generic[T]):
     """`objects` by key is the same dict for ever; read it on the event loop only.
 
     `on_change` is called on the event loop after `objects` was updated, once for all changes that arrived together; if
-    it raises, so does `run`. `last_heard_s` is monotonic (0.0: never), for the age of facts.
+    it raises, so does `run`. `keep` makes of a decoded object what is to be kept of it. `last_heard_s` is monotonic
+    (0.0: never), for the age of facts.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class Informer(Generic[T]):
         kind: type[T],
         *,
         on_change: Callable[[Sequence[Change[T]]], None] | None = None,
+        keep: Callable[[T], T] | None = None,
         label_selector: str = "",
         field_selector: str = "",
         absent_ok: bool = False,
@@ -117,6 +120,7 @@ class Informer(Generic[T]):
     ) -> None:
         self._api, self._path, self._on_change, self._absent_ok = api, path, on_change, absent_ok
         self._decoder = msgspec.json.Decoder(kind)
+        self._keep = keep
         self._settings = settings or InformerSettings()
         self._rng = rng or random.Random()  # noqa: S311  # jitter, not secrecy
         selectors = {"labelSelector": label_selector, "fieldSelector": field_selector}
@@ -222,7 +226,7 @@ class Informer(Generic[T]):
         item = self._decoder.decode(raw)
         if not item.metadata.name:
             raise msgspec.ValidationError("it has no name")
-        return item
+        return item if self._keep is None else self._keep(item)
 
     def _adopt(self, found: dict[str, T]) -> None:
         changes: list[Change[T]] = []
@@ -257,7 +261,9 @@ class Informer(Generic[T]):
             "timeoutSeconds": str(max(1, round(asked_s))),
         }
         heard = 0
-        stream = self._api.watch_lines(self._path, params=params, silence_s=self._settings.silence_s)
+        stream = self._api.watch_lines(
+            self._path, params=params, silence_s=self._settings.silence_s, gather_s=self._settings.gather_s
+        )
         try:
             async with aclosing(stream) as batches:
                 async for lines in batches:

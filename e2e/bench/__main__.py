@@ -30,6 +30,10 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     "gangs": Benchmark("e2e.bench.gangs", stack=True),
     "plan": Benchmark("e2e.bench.plan"),
     "reach": Benchmark("e2e.bench.reach"),
+    "decide": Benchmark("e2e.bench.decide"),
+    "wire": Benchmark("e2e.bench.wire"),
+    "memory": Benchmark("e2e.bench.memory"),
+    "events": Benchmark("e2e.bench.events"),
 }
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

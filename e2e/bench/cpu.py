@@ -14,7 +14,7 @@ BUSY: Final = 0.1
 CALM_SECONDS: Final = 3
 
 
-def _of_process(pid: int) -> float:
+def of_process(pid: int) -> float:
     """User and system seconds of a process with all its threads; 0 when it is gone."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -65,7 +65,7 @@ class Meter:
         self._processes = self._now()
 
     def _now(self) -> dict[str, float]:
-        return {name: _of_process(pid) for name, pid in self._pids.items()}
+        return {name: of_process(pid) for name, pid in self._pids.items()}
 
     def read(self) -> Usage:
         """Usage since this meter was made."""

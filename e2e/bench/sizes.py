@@ -48,6 +48,17 @@ class Sizes:
         return self.gangs or min(nodes, 150)
 
 
+def number(name: str, default: int, environment: Mapping[str, str] = os.environ) -> int:
+    """One number from the environment; ValueError names the variable if it is none."""
+    text = environment.get(name)
+    if not text:
+        return default
+    try:
+        return _count(text)
+    except ValueError as error:
+        raise ValueError(f"{name}={text}: {error}") from None
+
+
 READ: Final[dict[str, Callable[[str], Any]]] = {"nodes": _numbers, "parts": _parts}
 
 

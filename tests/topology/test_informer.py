@@ -291,7 +291,7 @@ async def test_a_server_that_is_away_keeps_what_is_known(tmp_path: Path) -> None
     async with ListWatchServer(tmp_path) as server:
         server.put("a")
         async with watching(server) as informer:
-            await until(lambda: bool(server.open))
+            await until(lambda: informer.watching)
             heard = informer.last_heard_s
             await server._runner.cleanup()
             await until(lambda: informer.reconnects >= 3)

@@ -16,7 +16,6 @@ from scheduler.request import Partner, PodRequest, ReachBound
 from topology.isochrone_sets import nearest_us
 from topology.snapshot import Snapshot, room_for
 
-
 _UNKNOWN: Final = -1
 
 

@@ -28,6 +28,7 @@ from topology.selectors import accepts
 Amount2D = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 _ACCEPT_CACHE_LIMIT = 512
+_VECTOR_CACHE_LIMIT = 4096
 
 
 class NodeTable:
@@ -61,6 +62,7 @@ class NodeTable:
         self.hostnames: tuple[str, ...] = tuple(n.metadata.label(HOSTNAME) for n in self.nodes)
         self.named: Mask = np.array([bool(h) for h in self.hostnames], dtype=bool)
         self._accepts: dict[bytes, Mask] = {}
+        self._vectors: dict[tuple[tuple[str, int], ...], tuple[Amount2D, tuple[str, ...]]] = {}
         self._groups: dict[str, tuple[Amount2D, tuple[str, ...]]] = {}
 
     def __len__(self) -> int:
@@ -99,7 +101,10 @@ class NodeTable:
         return mask
 
     def vector(self, amounts: Mapping[str, int]) -> tuple[Amount2D, tuple[str, ...]]:
-        """A request as a row over `resources`, and the resources asked for that no node has."""
+        """A request as a row over `resources`, not to be written to, and the resources asked for that no node has."""
+        key = tuple(amounts.items())
+        if (known := self._vectors.get(key)) is not None:
+            return known
         row = np.zeros(len(self.resources), dtype=np.int64)
         missing = []
         for name, amount in amounts.items():
@@ -107,7 +112,11 @@ class NodeTable:
                 row[i] = amount
             elif amount:
                 missing.append(name)
-        return row, tuple(sorted(missing))
+        row.setflags(write=False)
+        if len(self._vectors) >= _VECTOR_CACHE_LIMIT:
+            self._vectors.clear()
+        self._vectors[key] = row, tuple(sorted(missing))
+        return self._vectors[key]
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,9 @@ class _World:
         self.rng = rng
         self.crowd = Crowd(NODES, 0)
         self.state = ClusterState()
-        self.state.apply_nodes((None, msgspec.json.decode(encoded(self.crowd.node(i)), type=Node)) for i in range(NODES))
+        self.state.apply_nodes(
+            (None, msgspec.json.decode(encoded(self.crowd.node(i)), type=Node)) for i in range(NODES)
+        )
         self.ledger = SessionLedger()
         self.policy = Policy()
         self.made, self.asked = 0, 0
@@ -76,8 +78,8 @@ class _World:
                 pod = self.pod((PREFILL, DECODE)[i % 2], f"gang-{gang}", self.crowd.node_name(start + i))
                 self.state.apply_pods([(None, pod)])
         for i in range(IN_SESSION):
-            gang, node = f"new-{i // 4}", self.crowd.node_name(rng.randrange(NODES))
-            tried = Tried(f"tried-{i}", f"tried-{i}", "team", gang, PREFILL, node, {"nvidia.com/gpu": 1}, 2)
+            group, node = f"new-{i // 4}", self.crowd.node_name(rng.randrange(NODES))
+            tried = Tried(f"tried-{i}", f"tried-{i}", "team", group, PREFILL, node, {"nvidia.com/gpu": 1}, 2)
             self.ledger.allocated(tried)
 
     def pod(self, phase: str, gang: str, node: str, gpus: int = 1) -> Pod:

@@ -12,7 +12,7 @@ import pytest
 from aiohttp import web
 
 from tests.topology.list_watch_server import PATH, ListWatchServer, gone, line, running, status, until
-from tests.topology.watched_pods import QUICK, Seen, synced, watching
+from tests.topology.watched_pods import QUICK, Seen, synced, watching, word
 from topology.clock import monotonic_s
 from topology.informer import Change, Informer
 from topology.kube_api import KubeApi
@@ -321,3 +321,31 @@ async def test_a_mistake_in_the_callback_is_not_hidden(server: ListWatchServer) 
         informer = Informer(api, PATH, Pod, on_change=broken, settings=QUICK)
         with pytest.raises(ZeroDivisionError):
             await asyncio.wait_for(informer.run(), 5)
+
+
+async def test_what_comes_together_is_told_together(server: ListWatchServer) -> None:
+    seen = Seen()
+    async with watching(server, seen, replace(QUICK, gather_s=0.4)) as informer:
+        await until(lambda: informer.watching)
+        server.put("a")
+        await until(lambda: len(seen.batches) == 1)
+        for name in "bcd":  # each is sent on its own
+            server.put(name)
+            await asyncio.sleep(0.01)
+        await until(lambda: len(informer.objects) == 4)
+    assert [[word(change) for change in batch] for batch in seen.batches] == [
+        ["ADDED a"],
+        ["ADDED b", "ADDED c", "ADDED d"],
+    ]
+
+
+async def test_what_is_kept_of_an_object_is_the_callers_choice(server: ListWatchServer) -> None:
+    server.put("a", spec={"nodeName": "n1"})
+    async with await KubeApi.connect(server.kubeconfig) as api:
+        informer = Informer(api, PATH, Pod, keep=lambda pod: Pod(metadata=pod.metadata), settings=QUICK)
+        async with running(informer.run()):
+            await asyncio.wait_for(informer.synced.wait(), 5)
+            await until(lambda: informer.watching)
+            server.put("b", spec={"nodeName": "n1"})
+            await until(lambda: len(informer.objects) == 2)
+    assert {pod.spec.node_name for pod in informer.objects.values()} == {""}

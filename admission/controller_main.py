@@ -21,6 +21,7 @@ from admission.expected import come_later
 from admission.fairness import Fairness, Kept
 from admission.gang_track import BatchSettings
 from admission.let_go import Gatekeeper
+from admission.measured_watch import MeasuredWatch
 from admission.owners import Owners, wants
 from admission.renew import Renewal
 from admission.serving import background, health_app, listening, stopped_by_signals
@@ -35,6 +36,7 @@ from topology.bad_input import BadInput
 from topology.clock import monotonic_s, wall_time_s
 from topology.cluster_state import ClusterState
 from topology.events import EventSettings, EventSink
+from topology.facts import NodeFacts
 from topology.hub_state import HubState
 from topology.informer import Change, HasMetadata, Informer
 from topology.kept_pods import KeptPods
@@ -61,7 +63,7 @@ class Controller:
         self.decisions = DecisionLog()
         self.policy = Policy()
         self.metrics = ControllerMetrics(importlib.metadata.version("isochrone"))
-        self.agents = HubState()
+        self.agents = HubState(on_change=self._on_facts)
         self.nodes = Informer(api, "/api/v1/nodes", Node, on_change=self._on_nodes)
         self.pods = Informer(api, "/api/v1/pods", Pod, on_change=self._on_pods, keep=KeptPods())
         self.pod_groups = Informer(
@@ -136,6 +138,7 @@ class Controller:
             settings=timing,
         )
         self.renewal = Renewal(self.state, gatekeeper, self.announcer, self.snapshot, settings.replan_after)
+        self.measured = MeasuredWatch(settings.measured_reach, self.state, self.batch.room_appeared)
         self.metrics.follow(self)
 
     # --- what the extender and the probes ask ----------------------------------------------------
@@ -190,6 +193,10 @@ class Controller:
         self.batch.room_appeared()
         self.announcer.nodes_changed()
 
+    def _on_facts(self, node: str, before: NodeFacts | None, now: NodeFacts) -> None:
+        self.state.apply_facts(node, before, now)
+        self.batch.room_appeared()
+
     def _on_hypernodes(self, changes: Sequence[Change[HyperNode]]) -> None:
         self.state.apply_hypernodes(_pairs(changes))
         self.batch.room_appeared()
@@ -226,6 +233,7 @@ class Controller:
         async with asyncio.TaskGroup() as tasks:
             for informer in (*self.informers.values(), *self.workloads):
                 tasks.create_task(informer.run())
+            tasks.create_task(self.measured.run())
             tasks.create_task(self.events.run())
             tasks.create_task(self.announcer.run())
             # Planning on half a list would book what the other half holds.

@@ -1,6 +1,6 @@
 """EDGE. `isochrone reach import`: files in, what they measure out, on standard output.
 
-It reads files (gzip too, bounded) and prints. It must never know a tool's format.
+It reads files (gzip too, bounded), prints, and keeps the file of measured reach. It must never know a tool's format.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import re
 import sys
 import zlib
 from collections.abc import Sequence
@@ -17,7 +18,12 @@ from typing import Annotated, Final
 import typer
 
 from topology.bad_input import BadInput
+from topology.clock import parse_rfc3339_s
+from topology.measured_file import merged, parse_place, read_measured_file, write_measured_file
+from topology.measured_import import samples_of
+from topology.measured_values import Place, Sample
 from topology.measurement import MAX_TEXT_CHARS, Readout
+from topology.measurement_store import Pair
 from topology.read_measurements import read_measurements
 from topology.show_measurements import COLUMNS, group_line, readout_json, row_of
 
@@ -40,11 +46,20 @@ def import_(
         str, typer.Option("--operation", help="Which nccl-tests program ran, where the file does not say: sendrecv ...")
     ] = "",
     output: Annotated[str, typer.Option("-o", "--output", help="table or json.")] = "table",
+    save: Annotated[
+        str, typer.Option("--save", metavar="FILE", help="Put the values into this file of measured reach.")
+    ] = "",
+    from_: Annotated[str, typer.Option("--from", help="Node, or leaf:NAME ..., where the file does not say.")] = "",
+    to: Annotated[str, typer.Option("--to", help="The other end.")] = "",
+    time: Annotated[str, typer.Option("--time", help="When it was measured, RFC 3339; for --save.")] = "",
+    valid: Annotated[str, typer.Option("--valid", help="How long it counts in full.")] = "30d",
 ) -> None:
     """Read outputs of nccl-tests, OSU, perftest, CUDA's and superbench's tools: what they measure, between whom."""
     if output not in ("table", "json"):
         raise BadInput("--output", output, "use table or json")
     readouts = [(file, _read(file, operation)) for file in files]
+    if save:
+        _save(save, readouts, _ends(from_, to), _time_s(time), _valid_s(valid))
     if output == "json":
         typer.echo(json.dumps([readout_json(file, readout) for file, readout in readouts], indent=1))
         return
@@ -58,6 +73,52 @@ def _read(file: str, operation: str) -> Readout:
         return read_measurements(content, name, operation)
     except BadInput as bad:
         raise BadInput(f"{file}: {bad.field}", bad.value, bad.allowed) from None
+
+
+def _ends(from_: str, to: str) -> tuple[Place, Place] | None:
+    if bool(from_) != bool(to):
+        raise BadInput("--to" if from_ else "--from", "missing", "name both ends, or none where the file does")
+    return (parse_place(from_, "--from"), parse_place(to, "--to")) if from_ else None
+
+
+def _time_s(text: str) -> float:
+    try:
+        return parse_rfc3339_s(text)
+    except ValueError:
+        allowed = "say when it was measured, as 2026-11-30T10:00:00Z: the tools do not print it"
+        raise BadInput("--time", text, allowed) from None
+
+
+def _valid_s(text: str) -> float:
+    match = re.fullmatch(r"([1-9][0-9]{0,5})([mhd])", text)
+    if match is None:
+        raise BadInput("--valid", text, 'use minutes, hours or days, such as "30d"')
+    return int(match[1]) * {"m": 60.0, "h": 3600.0, "d": 86_400.0}[match[2]]
+
+
+def _save(
+    file: str,
+    readouts: Sequence[tuple[str, Readout]],
+    ends: tuple[Place, Place] | None,
+    time_s: float,
+    valid_s: float,
+) -> None:
+    """The file with the new values in it, replaced as a whole."""
+    path = Path(file)
+    found = read_measured_file(path.read_bytes()) if path.exists() else {}
+    held: dict[Pair, Sequence[Sample]] = {**found}
+    for name, readout in readouts:
+        try:
+            new = samples_of(readout, ends, time_s, valid_s)
+        except BadInput as bad:
+            raise BadInput(f"{name}: {bad.field}", bad.value, bad.allowed) from None
+        held = merged(held, new)
+    aside = path.with_name(path.name + ".new")
+    try:
+        aside.write_text(write_measured_file(held))
+        aside.replace(path)
+    except OSError as error:
+        raise BadInput("--save", file, f"it cannot be written: {error.strerror}") from None
 
 
 def _text(file: str) -> tuple[str, str]:

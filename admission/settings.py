@@ -153,6 +153,7 @@ class ControllerSettings(IsochroneSettings):
     reserve_for: WaitS = 600.0  # room is kept this long for pods that come once the others are ready; "off" keeps none
     overtaking: Count = 10  # times a gang that waits for room may be passed
     preemption: YesNo = True  # a gang of higher priority may be released for Volcano to make room
+    measured_reach: str = ""  # file of measured reach, as `isochrone reach import --save` writes it; "" is none
     hub_listen: OptionalListen = None  # where node agents report; "" is nowhere
     hub_tls_dir: str = ""  # tls.crt, tls.key, and ca.crt that signed the agents' certificates
     hub_plaintext: YesNo = False  # without TLS: any agent may speak for any node

@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from topology.facts import NodeFacts
 from topology.gpu_devices import REGISTERS
 from topology.gpu_holds import GpuHold, NodeHolds, hold_of
 from topology.gpu_request import readable_gpus
+from topology.hardware_links import SeenLinks, seen_links
 from topology.labels import DECISION, GANG, GATE, PHASE, PHASES
 from topology.measured_layer import MeasuredLayer
 from topology.measured_reach import MeasuredReach
@@ -53,6 +55,7 @@ class ClusterState:
         self.growth = 0
         self.unreadable_pods: dict[str, str] = {}
         self.measured = MeasuredLayer()
+        self._seen: dict[str, SeenLinks] = {}  # by node
         self._nodes: dict[str, Node] = {}
         self._hypernodes: dict[str, HyperNode] = {}
         self._table: NodeTable | None = None
@@ -73,6 +76,7 @@ class ClusterState:
             if new is None:
                 self._nodes.pop(_name(old), None)
                 self.measured.forget_node(_name(old))
+                self._seen.pop(_name(old), None)
             else:
                 known = self._nodes.get(new.metadata.name)
                 if known is not None and _facts(known) == _facts(new):
@@ -92,6 +96,16 @@ class ClusterState:
                 self._hypernodes[new.metadata.name] = new
             self._table = None
         self._touch(grew=True)
+
+    def apply_facts(self, node: str, before: NodeFacts | None, now: NodeFacts) -> None:
+        """What a node's agent reports: its links, and what it measured to others since."""
+        known = set(before.reach) if before is not None else set()
+        self.measured.probe(node, [sample for sample in now.reach if sample not in known])
+        links = seen_links(now)
+        if links != self._seen.get(node, SeenLinks()):
+            self._seen[node] = links
+            self._table = None
+            self._touch(grew=True)
 
     def apply_pods(self, changes: Iterable[tuple[Pod | None, Pod | None]]) -> set[GangKey]:
         """Pods that came, changed or went. Returns the gangs that were touched."""
@@ -123,7 +137,7 @@ class ClusterState:
     def table(self) -> NodeTable:
         """The node table, rebuilt if a node changed."""
         if self._table is None:
-            self._table = NodeTable(self._nodes.values(), self._hypernodes.values())
+            self._table = NodeTable(self._nodes.values(), self._hypernodes.values(), self._seen)
             used = np.zeros_like(self._table.allocatable)
             for holding in (*self._held.values(), *self._assumed.values()):
                 if (i := self._table.index.get(holding.node)) is not None:
@@ -134,8 +148,7 @@ class ClusterState:
     def snapshot(self, now_s: float, facts_age_s: float) -> Snapshot:
         """Facts at this moment. The same object until something changes, but for its age."""
         table = self.table()
-        if self.measured.lay_over(table, now_s):
-            self._touch(grew=True)  # what was too far may be near enough now
+        self.renew_measured(now_s)
         if isinstance(reach := table.reach, MeasuredReach):
             table = copy(table)
             table.reach = reach.at(now_s)
@@ -151,6 +164,13 @@ class ClusterState:
                 holds=dict(self._holds),
             )
         return replace(self._snapshot, taken_at_s=now_s, facts_age_s=facts_age_s, table=table)
+
+    def renew_measured(self, now_s: float) -> bool:
+        """Let new measurements count, if it is time; whether any came to count. Snapshots do it by themselves."""
+        renewed = self.measured.lay_over(self.table(), now_s)
+        if renewed:
+            self._touch(grew=True)  # what was too far may be near enough now
+        return renewed
 
     def gang_pods(self, namespace: str, gang: str) -> Sequence[Pod]:
         """All live pods of a gang (finished ones left out), by name."""

@@ -6,7 +6,7 @@ pair counts, so NVLink is believed only if every GPU has an active link to a swi
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 from topology.facts import NodeFacts, Remote
@@ -19,9 +19,22 @@ FAST_MBPS: Final = 350_000
 SLOW_MBPS: Final = 90_000
 
 
-def with_facts(links: NodeLinks, facts: NodeFacts) -> NodeLinks:
-    """The node's links with the hardware that its agent saw."""
-    return replace(links, inner=_inner(facts) or links.inner, outer=_outer(links, facts) or links.outer)
+@dataclass(frozen=True, slots=True)
+class SeenLinks:
+    """What an agent saw: inside the node, and RDMA out of it, if the node has RDMA at all."""
+
+    inner: Hardware | None = None
+    outer: Hardware | None = None
+
+    def refine(self, links: NodeLinks) -> NodeLinks:
+        """The node's links with what was seen in place of what is only known by kind."""
+        outer = self.outer if links.rdma else None
+        return replace(links, inner=self.inner or links.inner, outer=outer or links.outer)
+
+
+def seen_links(facts: NodeFacts) -> SeenLinks:
+    """From one agent's facts."""
+    return SeenLinks(_inner(facts), _outer(facts))
 
 
 def _inner(facts: NodeFacts) -> Hardware | None:
@@ -32,9 +45,7 @@ def _inner(facts: NodeFacts) -> Hardware | None:
     return _SWITCHED.get(versions.pop()) if len(versions) == 1 else None
 
 
-def _outer(links: NodeLinks, facts: NodeFacts) -> Hardware | None:
-    if not links.rdma:
-        return None
+def _outer(facts: NodeFacts) -> Hardware | None:
     if facts.state.gpudirect is False:
         return Hardware.RDMA_NO_GPUDIRECT
     rates = [port.rate_mbps for nic in facts.nics if nic.rdma for port in nic.ports if port.active and port.rate_mbps]

@@ -19,6 +19,7 @@ from topology.domains import chain_of, membership
 from topology.gpu_capacity import lists_whole_gpus_in_vain
 from topology.gpu_holds import GpuHold, NodeHolds
 from topology.gpu_table import GpuStatic, GpuTable, gpu_table
+from topology.hardware_links import SeenLinks
 from topology.labels import HOSTNAME
 from topology.objects import HyperNode, Node, PodSpec
 from topology.reach import ReachModel, links_of
@@ -29,18 +30,22 @@ Amount2D = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 _ACCEPT_CACHE_LIMIT = 512
 _VECTOR_CACHE_LIMIT = 4096
+_NOTHING_SEEN = SeenLinks()
 
 
 class NodeTable:
     """Nodes by index, sorted by name: names, labels, domains, reach, capacity. Rebuilt when a node changes."""
 
-    def __init__(self, nodes: Iterable[Node], hypernodes: Iterable[HyperNode] = ()) -> None:
+    def __init__(
+        self, nodes: Iterable[Node], hypernodes: Iterable[HyperNode] = (), seen: Mapping[str, SeenLinks] | None = None
+    ) -> None:
         self.nodes: tuple[Node, ...] = tuple(sorted(nodes, key=lambda n: n.metadata.name))
         self.names: tuple[str, ...] = tuple(n.metadata.name for n in self.nodes)
         self.index: dict[str, int] = {name: i for i, name in enumerate(self.names)}
         told = membership(self.nodes, hypernodes)
         self.chains = tuple(chain_of(n, told) for n in self.nodes)
-        self.reach: ReachModel = ReachModel(self.chains, [links_of(n) for n in self.nodes])
+        links = [(seen or {}).get(n.metadata.name, _NOTHING_SEEN).refine(links_of(n)) for n in self.nodes]
+        self.reach: ReachModel = ReachModel(self.chains, links)
         capacities: list[Amounts] = []
         self.unreadable: dict[str, str] = {}
         for node in self.nodes:

@@ -354,3 +354,17 @@ def test_the_image_has_the_runtime_packages_of_the_lock() -> None:
     root = Path(INSTALL).parents[1]
     pins = {name: set(re.findall(r"^([a-z0-9.-]+==\S+)", (root / name).read_text(), re.MULTILINE)) for name in LOCKS}
     assert pins[LOCKS[1]] < pins[LOCKS[0]], "compile requirements-runtime.lock again"
+
+
+def test_measured_reach_is_mounted_where_the_controller_looks() -> None:
+    [controller] = [
+        each
+        for each in template("controller.measuredReach=ours")
+        if each["kind"] == "Deployment" and each["metadata"]["name"] == "isochrone-controller"
+    ]
+    spec = controller["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+    [env] = [each for each in container["env"] if each["name"] == "ISOCHRONE_MEASURED_REACH"]
+    [mount] = container["volumeMounts"]
+    assert env["value"] == f"{mount['mountPath']}/reach.json"
+    assert spec["volumes"] == [{"name": mount["name"], "configMap": {"name": "ours", "optional": True}}]

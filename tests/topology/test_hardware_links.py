@@ -6,7 +6,7 @@ import pytest
 
 from topology.domains import DomainChain
 from topology.facts import Gpu, Nic, NicPort, NodeFacts, NodeState, NvLink, NvmlState, Remote
-from topology.hardware_links import with_facts
+from topology.hardware_links import seen_links
 from topology.labels import GPUDIRECT, RDMA_CAPABLE
 from topology.link_rows import ROWS, Hardware
 from topology.objects import Metadata, Node
@@ -37,9 +37,9 @@ def facts(*, peermem: bool | None = None, rate: int | None = None, nvlink: str |
     ],
 )
 def test_what_an_agent_saw_names_the_hardware(seen: NodeFacts, inner: Hardware | None, outer: Hardware | None) -> None:
-    links = with_facts(NodeLinks(rdma=True, nvswitch=True), seen)
+    links = seen_links(seen).refine(NodeLinks(rdma=True, nvswitch=True))
     assert (links.inner, links.outer) == (inner, outer)
-    assert with_facts(NodeLinks(rdma=False, nvswitch=True), seen).outer is None
+    assert seen_links(seen).refine(NodeLinks(rdma=False, nvswitch=True)).outer is None
 
 
 def test_pages_without_gpudirect_take_more_than_a_millisecond() -> None:

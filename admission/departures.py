@@ -111,6 +111,9 @@ class Departures:
                 continue
             words = self._words.group_annotations(result)
             wanted = wanted_pod_group(view, pods, self._top_owner, words, self._more_later)
+            if track.preempts:
+                # Volcano's enqueue action compares these with what is free, and only an enqueued group may preempt.
+                del wanted["spec"]["minResources"]
             existing = self._pod_groups.get(f"{view.key[0]}/{name}")
             if existing is not None and not differs(existing, wanted):
                 track.group_made = True

@@ -27,6 +27,9 @@ from topology.snapshot import Snapshot
 _ASK_AGAIN_S = 5.0
 """Whether pods of lower priority would have to leave is asked this often per gang: it walks all pods."""
 
+QUEUE_LAG_S = 3.0
+"""How far Volcano's count of what a queue holds may be behind: a session (1 s) and its writes on a busy machine."""
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -44,16 +47,20 @@ class Fairness:
         self._state, self._kept, self._policy = state, kept, policy
         self._overtaking, self._preemption = Overtaking(overtaking), preemption
         self._asked_s: dict[GangKey, float] = {}
+        self._bound_s: dict[str, float] = {}  # pod uid to when it was first seen bound, where queues have limits
         self._fits_empty: dict[GangKey, tuple[object, GangRequest, bool]] = {}
 
     # --- queues --------------------------------------------------------------------------------
 
-    def queue_room(self, view: GangView) -> QueueRoom | None:
-        """The room in the gang's queue; None where no queues are known (their kind is not there)."""
+    def queue_room(self, view: GangView, now_s: float) -> QueueRoom | None:
+        """The room in the gang's queue; None where no queues are known (their kind is not there).
+
+        Just after pods were bound it may be too little, for at most QUEUE_LAG_S: ask again then.
+        """
         if not self._kept.queues:
             return None
         name = self._queue_of((*view.held, *view.released, *view.bound))
-        return QueueRoom(name, self._kept.queues, self._promised() if self._limited(name) else {})
+        return QueueRoom(name, self._kept.queues, self._promised(now_s) if self._limited(name) else {})
 
     def _limited(self, name: str) -> bool:
         seen: set[str] = set()
@@ -64,13 +71,23 @@ class Fairness:
             name = queue.spec.parent
         return False
 
-    def _promised(self) -> dict[str, Amounts]:
-        """By queue, what our pods that were let go and are not bound will take."""
+    def _promised(self, now_s: float) -> dict[str, Amounts]:
+        """By queue, what our pods will take that were let go, or bound so lately that Volcano's count may lack them.
+
+        Volcano writes what a queue holds at the end of a session, after the bindings.
+        """
         coming: dict[str, list[Amounts]] = {}
+        bound: dict[str, float] = {}
         for pods in self._state.gangs().values():
             for uid, pod in pods.items():
-                if not pod.spec.node_name and (not pod.has_gate(GATE) or self._state.is_assumed(uid)):
+                if pod.spec.node_name:
+                    bound[uid] = self._bound_s.get(uid, now_s)
+                    counts = now_s - bound[uid] < QUEUE_LAG_S
+                else:
+                    counts = not pod.has_gate(GATE) or self._state.is_assumed(uid)
+                if counts:
                     coming.setdefault(self._queue_of((pod,)), []).append(readable_request(pod.spec)[0])
+        self._bound_s = bound
         return {queue: sum_amounts(many) for queue, many in coming.items()}
 
     def _queue_of(self, pods: Sequence[Pod]) -> str:

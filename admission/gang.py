@@ -18,7 +18,7 @@ from topology import labels
 from topology.objects import Pod
 
 _MAX_LABEL: Final = 63
-_POD_GROUP_PREFIX: Final = "isochrone-"
+PODGROUP_PREFIX: Final = "isochrone-"
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _DNS_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _NOT_IN_SLUG = re.compile(r"[^a-z0-9.]+")
@@ -68,11 +68,11 @@ def gang_label_value(text: str) -> str:
 
 def podgroup_name(gang: str) -> str:
     """The PodGroup of a gang: `isochrone-<gang>`, a DNS name of at most 63 characters, never shared by two gangs."""
-    name = _POD_GROUP_PREFIX + gang
+    name = PODGROUP_PREFIX + gang
     # A gang that happens to look like one of our hashed names gets a hash too, so no two names can meet.
     if len(name) <= _MAX_LABEL and _DNS_NAME.fullmatch(name) and not _LOOKS_HASHED.fullmatch(name[-9:]):
         return name
-    return _cut(_POD_GROUP_PREFIX + _NOT_IN_SLUG.sub("-", gang.lower()), gang, _MAX_LABEL)
+    return _cut(PODGROUP_PREFIX + _NOT_IN_SLUG.sub("-", gang.lower()), gang, _MAX_LABEL)
 
 
 def _kthena(pod: Pod) -> tuple[str, str] | None:

@@ -25,6 +25,7 @@ class Track:
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     going: set[str] = field(default_factory=set)  # let go by us, not yet seen so
     doubtful: list[Letting] = field(default_factory=list)  # of those going: nobody can say whether the write was done
+    preempts: bool = False  # let go for Volcano to make room
     group_made: bool = False
     group_check_s: float | None = None  # made by us, and not yet shown by the watch: by then it should be
     awaits_group: str = ""

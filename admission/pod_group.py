@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from admission.gang import podgroup_name
+from admission.gang import PODGROUP_PREFIX, podgroup_name
 from admission.gang_request import GangView, unit_size
 from admission.units import LWS_GROUP_KEY
-from topology.labels import DECODE, GANG, GROUP_NAME, PHASE, PREFILL, QUEUE_NAME, TASK_SPEC
+from topology.labels import DECODE, GANG, GATE, GROUP_NAME, PHASE, PREFILL, QUEUE_NAME, TASK_SPEC
 from topology.objects import OwnerReference, Pod, PodGroup
 from topology.resources import CPU, PODS, Amounts, readable_request, sum_amounts
 
@@ -29,9 +29,19 @@ def group_names(view: GangView) -> dict[str, list[Pod]]:
     """PodGroup name to the gang's pods that name it; pods that name none are left out."""
     names: dict[str, list[Pod]] = {}
     for pod in (*view.held, *view.released, *view.bound):
-        if name := pod.metadata.annotation(GROUP_NAME):
+        name = podgroup_name(view.key[1]) if moved(pod, view.key[1]) else pod.metadata.annotation(GROUP_NAME)
+        if name:
             names.setdefault(name, []).append(pod)
     return names
+
+
+def moved(pod: Pod, gang: str) -> bool:
+    """A held pod whose gang label was changed: it still names the PodGroup that we gave it with the other gang.
+
+    Names with our prefix are ours (docs/contracts.md), so it may be given its new gang's when it goes.
+    """
+    name = pod.metadata.annotation(GROUP_NAME)
+    return pod.has_gate(GATE) and name.startswith(PODGROUP_PREFIX) and not is_ours(name, gang)
 
 
 def is_ours(name: str, gang: str) -> bool:

@@ -12,17 +12,19 @@ from typing import Any, Protocol
 
 from admission.departures import Departures
 from admission.expected import Expected, WorkloadOf, expected_of, is_expected
-from admission.fairness import Fairness, priority_of
+from admission.fairness import QUEUE_LAG_S, Fairness, priority_of
+from admission.gang import podgroup_name
 from admission.gang_request import GangView, request_of
 from admission.gang_track import BatchSettings, Track
 from admission.let_go import Letting
+from admission.pod_group import moved
 from admission.units import plan_units, short_units, unit_of, units_by_uid
 from admission.waiting_words import Waiting, behind, for_preemption, for_queue, for_unit
 from scheduler.decision import Outcome, Plan
 from scheduler.policy import Policy
 from scheduler.request import GangRequest
 from topology.cluster_state import ClusterState, GangKey
-from topology.labels import DECODE, PHASE, PREFILL
+from topology.labels import DECODE, GROUP_NAME, PHASE, PREFILL
 from topology.objects import Pod
 from topology.snapshot import Snapshot
 
@@ -68,9 +70,11 @@ class Turn:
         view, asked, expected = self._asked(view, snapshot, track, now_s)
         if not any(not is_expected(m.uid) for m in asked.members):
             return None
-        room = self._fairness.queue_room(view)
+        room = self._fairness.queue_room(view, now_s)
         members, queue_short = room.those_that_fit(asked) if room is not None else (asked.members, None)
         track.awaits_queue = queue_short is not None
+        if queue_short is not None:
+            track.due_s = now_s + QUEUE_LAG_S
         if queue_short is not None and not members:
             self.wait(track, view.held, for_queue(queue_short))
             return None
@@ -177,11 +181,13 @@ class Turn:
                 by_uid[uid],
                 node if nominate else "",
                 result.set_for(by_uid[uid].metadata.label(PHASE)),
-                self._voice.annotations(result, uid),
+                self._voice.annotations(result, uid)
+                | ({GROUP_NAME: podgroup_name(view.key[1])} if moved(by_uid[uid], view.key[1]) else {}),
             )
             for uid, node in result.places.items()
         ]
         self._voice.planned(view, result)
+        track.preempts = not nominate
         if nominate:
             for member in result.request.members:
                 if member.uid in result.places:

@@ -141,19 +141,14 @@ async def looked_at(controller: Controller) -> None:
 # --- labels ------------------------------------------------------------------------------------
 
 
-async def test_a_pod_that_is_given_another_gang_is_looked_at_with_that_one(
-    cluster: FileCluster, tmp_path: Path
-) -> None:
+async def test_a_pod_of_another_gang_joins_its_new_group(cluster: FileCluster, tmp_path: Path) -> None:
+    """It still names the PodGroup of the gang it was made for; with its new gang it goes into that one's."""
     async with controlling(cluster, tmp_path, partner_after="100ms"):
         create(cluster, held("p0"), held("d0", gang="code"))
         await until(lambda: reasons(cluster, "p0") == reasons(cluster, "d0") == ["WaitingForPartner"])
         assert writes(cluster) == []
         cluster.change("pods", NAMESPACE, "d0", {"metadata": {"labels": {GANG: "chat"}}})
-        # It names the PodGroup of the gang that it was created for, which nobody makes any more, and hears so.
-        await until(lambda: "WaitingForGang" in reasons(cluster, "d0"))
-        assert (
-            "PodGroup isochrone-code that this pod names does not exist"
-            in dict(events(cluster, "d0"))["WaitingForGang"]
-        )
-        cluster.change("pods", NAMESPACE, "d0", {"metadata": {"annotations": {GROUP_NAME: "isochrone-chat"}}})
-        await until(lambda: "isochrone-chat" in groups(cluster) and not gated(cluster))
+        await until(lambda: "isochrone-chat" in groups(cluster))
+        assert not gated(cluster)
+        assert cluster.pod(NAMESPACE, "d0")["metadata"]["annotations"][GROUP_NAME] == "isochrone-chat"
+        assert groups(cluster)["isochrone-chat"]["spec"]["minMember"] == 2

@@ -8,10 +8,12 @@ PIP    := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NODES     ?= 100
 ISOCHRONE ?= 1
 VOLCANO   ?= 1.14.1
+N         ?= 1000000
+SEED      ?= 1
 export VOLCANO
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench stack e2e-full
+.PHONY: help demo test check bench stack e2e-full fuzz
 
 help: ## This list
 	@grep -E '^[a-z0-9-]+:.*## ' Makefile | sed -E 's/^([a-z0-9-]+):.*## /  make \1\t/' | expand -t 20
@@ -39,6 +41,9 @@ stack: $(STAMP) ## A cluster on loopback until Ctrl-C; NODES=100 ISOCHRONE=1 VOL
 e2e-full: $(STAMP) ## The tests that are too long for `make test`
 	@$(BIN)/python -m e2e.stack build
 	@$(BIN)/pytest -m full
+
+fuzz: $(STAMP) ## Damaged topology files into every reader; N=1000000 inputs each, SEED=1
+	@$(BIN)/python -m tests.topology.fuzz $(N) $(SEED)
 
 $(STAMP): requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \

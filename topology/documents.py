@@ -24,8 +24,8 @@ MAX_SCALAR_CHARS: Final = 65_536
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TOKEN = re.compile(
-    r"""\s+ | [{}\[\],:] | "(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*+"
-    | -?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)? | true | false | null""",
+    r"""[ \t\n\r]*+(?: [{}\[\],:] | "(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*+"
+    | -?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)? | true | false | null | $)""",
     re.VERBOSE | re.ASCII,
 )
 
@@ -125,7 +125,9 @@ def yaml_documents(text: str) -> list[Value]:
     found: list[Value] = []
     builder = _Builder()
     try:
-        for event in yaml.parse(text, Loader=_Loader):
+        loader = _Loader(text)
+        while loader.check_event():
+            event = loader.get_event()
             line = event.start_mark.line + 1 if event.start_mark else 0
             if isinstance(event, yaml.AliasEvent):
                 raise bad(line, "alias", f"*{event.anchor}", "write the value out")
@@ -204,13 +206,15 @@ def _json_value(token: str, line: int) -> Value:
 
 def _tokens(text: str) -> Iterator[tuple[str, int]]:
     at, line = 0, 1
-    while at < len(text):
+    while True:
         match = _TOKEN.match(text, at)
         if match is None:
-            raise bad(line, "JSON", text[at : at + 20].split("\n", 1)[0], "it is no part of JSON")
-        token = match[0]
+            line += text[at : len(text) - len(text[at:].lstrip())].count("\n")
+            raise bad(line, "JSON", text[at:].lstrip()[:20].split("\n", 1)[0], "it is no part of JSON")
         at = match.end()
-        if token[0] in " \t\r\n\f\v":
-            line += token.count("\n")
-            continue
+        token = match[0].lstrip()
+        if len(token) < len(match[0]):
+            line += match[0].count("\n")
+        if not token:
+            return
         yield token, line

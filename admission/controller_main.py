@@ -61,7 +61,7 @@ class Controller:
     def __init__(self, api: KubeApi, settings: ControllerSettings) -> None:
         self.state, self.owners = ClusterState(), Owners()
         self.decisions = DecisionLog()
-        self.policy = Policy()
+        self.policy = Policy(memory_reserve=settings.memory_reserve, peak_limit=settings.peak_limit)
         self.metrics = ControllerMetrics(importlib.metadata.version("isochrone"))
         self.agents = HubState(on_change=self._on_facts)
         self.nodes = Informer(api, "/api/v1/nodes", Node, on_change=self._on_nodes)

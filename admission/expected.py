@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from admission.gang_request import GangView, pod_request_of
+from admission.gang_request import GangView
 from admission.units import short_units, size_of, unit_of
-from scheduler.request import GangRequest, PodRequest
+from scheduler.request import GangRequest, PodRequest, pod_request_of
+from topology.gpu_request import readable_gpus
 from topology.labels import PHASE, PHASES
 from topology.objects import Pod, Workload
 from topology.resources import readable_request
@@ -97,13 +98,12 @@ def _workers(view: GangView, top_of: TopOf) -> tuple[list[PodRequest], dict[str,
             continue  # its leader runs: the workers come as pods of their own
         template = top.spec.leader_worker_template
         spec = template.worker_template.spec if template is not None else sample.spec
-        amounts = readable_request(spec)[0]
+        amounts, gpu = readable_request(spec)[0], readable_gpus(spec, sample.metadata.annotations)[0]
         phase = sample.metadata.label(PHASE)
         for i in range(missing):
             uid = f"{_PREFIX}{top.metadata.uid}/{unit}/{i}"
-            found.append(
-                PodRequest(uid, sample.metadata.namespace, f"{sample.metadata.name}-expected-{i}", phase, amounts, spec)
-            )
+            name, namespace = f"{sample.metadata.name}-expected-{i}", sample.metadata.namespace
+            found.append(PodRequest(uid, namespace, name, phase, amounts, spec, gpu))
             unit_by_uid[uid] = unit
         per_unit[unit] = missing
     return found, per_unit, unit_by_uid

@@ -13,11 +13,10 @@ import msgspec
 
 from admission.pod_settings import PodSettings, read_settings
 from admission.units import largest
-from scheduler.request import GangRequest, Partner, PodRequest, ReachBound
+from scheduler.request import GangRequest, Partner, ReachBound, pod_request_of
 from topology.cluster_state import GangKey
 from topology.labels import DECISION, DECODE, GATE, PHASE, PREFERRED, PREFILL, REACH_MODE, REQUIRED
 from topology.objects import Pod
-from topology.resources import readable_request
 from topology.selectors import selects_node
 from topology.snapshot import NodeTable
 
@@ -134,13 +133,6 @@ def lost_partners(view: GangView, table: NodeTable) -> tuple[Pod, ...]:
     lost = [p for p in view.bound if p.spec.node_name not in table.index]
     lost += [p for p in view.released if not any(selects_node(p.spec, n) for n in table.nodes)]
     return tuple(lost)
-
-
-def pod_request_of(pod: Pod) -> PodRequest:
-    """One pod as a request; a quantity that is none counts as nothing here and is reported elsewhere."""
-    amounts, _ = readable_request(pod.spec)
-    meta = pod.metadata
-    return PodRequest(meta.uid, meta.namespace, meta.name, meta.label(PHASE), amounts, pod.spec)
 
 
 def complete(view: GangView, replicas: Mapping[str, int]) -> bool:

@@ -70,6 +70,15 @@ def _count(value: object) -> int:
     return int(text)
 
 
+def _percent(value: object) -> float:
+    if isinstance(value, float):
+        return value
+    text = str(value).removesuffix("%")
+    if not (text.isascii() and text.isdigit() and len(text) <= 3 and int(text) <= 100):
+        raise BadInput(_FIELD, value, 'use a whole percentage from 0 to 100, such as "15%"')
+    return int(text) / 100
+
+
 def _yes(value: object) -> bool:
     if str(value).lower() not in ("true", "false"):
         raise BadInput(_FIELD, value, 'use "true" or "false"')
@@ -109,6 +118,8 @@ DurationUs = Annotated[float, BeforeValidator(_duration_us)]
 WaitS = Annotated[float, BeforeValidator(_wait_s)]
 """Seconds; 0 is off."""
 Count = Annotated[int, BeforeValidator(_count)]
+Share = Annotated[float, BeforeValidator(_percent)]
+"""0 to 1; written as a percentage."""
 YesNo = Annotated[bool, BeforeValidator(_yes)]
 SizeBytes = Annotated[int, BeforeValidator(_size_bytes)]
 KubeName = Annotated[str, BeforeValidator(_name)]
@@ -154,6 +165,8 @@ class ControllerSettings(IsochroneSettings):
     overtaking: Count = 10  # times a gang that waits for room may be passed
     preemption: YesNo = True  # a gang of higher priority may be released for Volcano to make room
     measured_reach: str = ""  # file of measured reach, as `isochrone reach import --save` writes it; "" is none
+    memory_reserve: Share = 0.15  # of each card, that nothing is planned into
+    peak_limit: Share = 0.85  # of each card, that requests and prefill peaks together may reach
     hub_listen: OptionalListen = None  # where node agents report; "" is nowhere
     hub_tls_dir: str = ""  # tls.crt, tls.key, and ca.crt that signed the agents' certificates
     hub_plaintext: YesNo = False  # without TLS: any agent may speak for any node

@@ -28,6 +28,7 @@ from admission.pod_settings import Mode, PodSettings, not_one_of, read_settings
 from admission.signals import BUILT_IN, Confidence, Phase, PhaseReading, Rules, read_phase
 from topology import labels
 from topology.bad_input import BadInput
+from topology.gpu_request import readable_gpus
 from topology.objects import Container, Pod
 
 _MAX_WARNING = 240  # the API server cuts warnings above 256 bytes
@@ -69,7 +70,7 @@ def tag(pod: Pod, namespace: str, entry: Entry, rules: Rules = BUILT_IN) -> Tagg
     calls = engine_calls(pod)
     reading = read_phase(pod, calls, rules)
     if asks and (own or reading.phase):
-        wrong = (*_wrong_labels(pod), *wrong)
+        wrong = (*_wrong_labels(pod), *wrong, *_wrong_gpus(pod))
         if wrong:
             return Tagging(namespace, denied=" ".join(_sentence(error) for error in wrong))
     if reading.phase is None:
@@ -113,6 +114,12 @@ def _wrong_labels(pod: Pod) -> list[BadInput]:
     if labels.GANG in given and not given[labels.GANG]:
         wrong.append(BadInput(labels.GANG, "", 'use one name for all pods of a service, such as "chat"'))
     return wrong
+
+
+def _wrong_gpus(pod: Pod) -> list[BadInput]:
+    """A GPU request that no planner could read: better said now than when the pod waits."""
+    _, bad = readable_gpus(pod.spec, pod.metadata.annotations)
+    return [] if bad is None else [bad]
 
 
 def _sentence(error: BadInput) -> str:

@@ -168,7 +168,7 @@ class Turn:
         """Keep the room of pods to come, for a time."""
         for member in result.request.members:
             if is_expected(member.uid) and member.uid in result.places:
-                self._state.assume(member.uid, result.places[member.uid], member.amounts)
+                self._state.assume(member.uid, result.places[member.uid], member.amounts, member.hold)
                 track.reserved.add(member.uid)
         if track.reserved:
             track.reserved_until_s = now_s + self.settings.reserve_s
@@ -191,7 +191,7 @@ class Turn:
         if nominate:
             for member in result.request.members:
                 if member.uid in result.places:
-                    self._state.assume(member.uid, result.places[member.uid], member.amounts)
+                    self._state.assume(member.uid, result.places[member.uid], member.amounts, member.hold)
         track.going = set(result.places)
         return self._departures.let_go(view, result, lettings, track)
 

@@ -22,12 +22,11 @@ from scheduler.body_room import Body
 from scheduler.decide import decide
 from scheduler.decision import Decision
 from scheduler.policy import Policy
-from scheduler.request import Partner, PodRequest, ReachBound
+from scheduler.request import Partner, PodRequest, ReachBound, pod_request_of
 from scheduler.session import SessionLedger, Tried
 from topology import labels, units
 from topology.bad_input import BadInput
 from topology.objects import Pod
-from topology.resources import readable_request
 from topology.snapshot import Snapshot
 
 
@@ -173,14 +172,7 @@ def _request_of(task: wire.Task) -> PodRequest | None:
     phase = pod.metadata.label(labels.PHASE)
     if phase not in labels.PHASES:
         return None
-    return PodRequest(
-        uid=task.uid or pod.metadata.uid or pod.key,
-        namespace=task.namespace or pod.metadata.namespace,
-        name=task.name or pod.metadata.name,
-        phase=phase,
-        amounts=readable_request(pod.spec)[0],
-        spec=pod.spec,
-    )
+    return pod_request_of(pod, task.uid or pod.metadata.uid or pod.key, task.namespace, task.name)
 
 
 def _tried(request: PodRequest, task: wire.Task) -> Tried:
@@ -194,6 +186,7 @@ def _tried(request: PodRequest, task: wire.Task) -> Tried:
         task.node_name,
         request.amounts,
         task.status,
+        request.hold,
     )
 
 

@@ -10,7 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.decision import NANO, Decision
-from scheduler.judge import decision_of, judge, need_of, worst_reach_us
+from scheduler.judge import Need, decision_of, judge, need_of, worst_reach_us
+from scheduler.memory_policy import card_slots
 from scheduler.policy import Policy
 from scheduler.request import Partner, PodRequest, ReachBound
 from topology.isochrone_sets import nearest_us
@@ -44,12 +45,12 @@ def decide(
     table = snapshot.table
     places = np.array([table.index.get(name, _UNKNOWN) for name in asked], dtype=np.int64)
     known = np.unique(places[places != _UNKNOWN])
-    need = need_of(request, snapshot)
+    need = need_of(request, snapshot, policy)
     named = [(p.name, table.index[n]) for p in partners for n in p.nodes if n in table.index]
     reach = (
         worst_reach_us(snapshot, [node for _, node in named], bound.size_bytes)
         if named
-        else _room_for_a_partner_us(snapshot, need.row, bound.size_bytes)
+        else _room_for_a_partner_us(snapshot, need, bound.size_bytes)
     )
     judged = judge(snapshot, need, reach, bound, policy, known)
     decision = decision_of(snapshot, request, need, judged, bound, named)
@@ -66,7 +67,9 @@ def decide(
     return Ranking(decision=decision, scores=scores)
 
 
-def _room_for_a_partner_us(snapshot: Snapshot, need: NDArray[np.int64], size_bytes: int) -> NDArray[np.float64]:
+def _room_for_a_partner_us(snapshot: Snapshot, need: Need, size_bytes: int) -> NDArray[np.float64]:
     """Per node the reach to the nearest room for one more pod like this one, (N,): itself only with room for two."""
-    slots = room_for(snapshot.free, need)
+    slots = room_for(snapshot.free, need.row)
+    if need.cards is not None:
+        slots = np.minimum(slots, card_slots(snapshot.gpus, need.cards))
     return nearest_us(snapshot.table, np.flatnonzero(slots > 1), size_bytes, np.flatnonzero(slots == 1))

@@ -13,7 +13,7 @@ from typing import Final
 
 from scheduler.decision import NANO, Candidate, Decision, Remedy
 from scheduler.request import GangRequest
-from scheduler.verdicts import Verdict, VerdictCode
+from scheduler.verdicts import CARDS, GPU_BYTES, Verdict, VerdictCode
 from topology.isochrone_sets import NodeSet
 from topology.labels import DECODE, PHASES, PREFILL, REACH
 from topology.reach import Reach
@@ -42,6 +42,8 @@ PHRASES: Final[dict[VerdictCode, str]] = {
     VerdictCode.GANG_TOO_LARGE: "with room for one pod but not for all within reach",
 }
 """One phrase per verdict, to follow a count of nodes; `counts` makes it exact where the numbers are known."""
+
+_GPU_MEMORY: Final = "without enough free GPU memory"
 
 _BREAKS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 
@@ -88,6 +90,10 @@ def amount(value: float, unit: str, adjective: str = "") -> str:
             return plural(int(value), f"{said}GPU")
         case "bytes":
             return f"{show_bytes(value)} of {said}memory" if said else f"{show_bytes(value)} of memory"
+        case "gpu-bytes":
+            return f"{show_bytes(value)} of {said}GPU memory"
+        case "cards":
+            return plural(int(value), f"{said}GPU")
         case "millicores":
             return f"{value / 1000:.3g} {said}{'core' if value == 1000 else 'cores'}"
         case "pods":
@@ -122,6 +128,15 @@ def _phrase(code: VerdictCode, decision: Decision, *, decided: bool = True) -> s
     """The phrase of a code, with the pod's own need in it where that need is the same for every node counted."""
     gpus, memory = decision.request.gpus, decision.request.amounts.get("memory", 0)
     nearest = decision.nearest.get(code)
+    if nearest is not None and nearest.mixed:
+        return PHRASES[code]
+    if nearest is not None and nearest.unit in (GPU_BYTES, CARDS):
+        shared = nearest.unit == GPU_BYTES and not (decision.request.gpu and decision.request.gpu.memory_milli)
+        return (
+            f"without {amount(nearest.need, nearest.unit, 'free')}" if shared or nearest.unit == CARDS else _GPU_MEMORY
+        )
+    if code is VerdictCode.RESOURCE_MISSING and decision.request.problem:
+        return f"not looked at, since {decision.request.problem}"
     if code is VerdictCode.INSUFFICIENT_GPU and gpus:
         return f"without {amount(gpus, 'gpus', 'free')}"
     if code is VerdictCode.INSUFFICIENT_MEMORY and memory:
@@ -141,7 +156,7 @@ def path_of(reach: Reach) -> str:
 def gap_of(miss: Verdict) -> str:
     """What is missing on the node that came closest: `2 short`, `7.0 GiB short`."""
     gap = miss.need - miss.have
-    said = {"bytes": show_bytes(gap), "millicores": f"{gap / 1000:.3g}"}
+    said = {"bytes": show_bytes(gap), GPU_BYTES: show_bytes(gap), "millicores": f"{gap / 1000:.3g}"}
     return f"{said.get(miss.unit, str(int(gap)))} short"
 
 

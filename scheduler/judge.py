@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.decision import KEEP, Candidate, Decision, PairReach, decision_id
+from scheduler.memory_policy import CardFit, CardNeed, card_fit, card_need, short_of_cards
 from scheduler.policy import Policy
 from scheduler.request import PodRequest, ReachBound
 from scheduler.score import Scored
@@ -21,22 +22,32 @@ from topology.resources import CPU, GPU, MEMORY, PODS
 from topology.snapshot import Amount2D, Mask, Snapshot, room_for
 
 _BY_RESOURCE = {GPU: VerdictCode.INSUFFICIENT_GPU, MEMORY: VerdictCode.INSUFFICIENT_MEMORY}
+ON_CARDS = -2
+"""In place of a column: amounts would do, and the node's cards do not."""
+
 _UNITS = {GPU: "gpus", MEMORY: "bytes", CPU: "millicores", PODS: "pods"}
 
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """A pod's request against one node table: the row (R,), what no node has, and who accepts the pod (N,)."""
+    """A pod's request against one node table: the row (R,), what no node has, and who accepts the pod (N,); `cards`
+    where the node's cards must be looked at one by one."""
 
     row: Amount2D
     missing: tuple[str, ...]
     accepts: Mask
+    cards: CardNeed | None = None
 
 
-def need_of(request: PodRequest, snapshot: Snapshot) -> Need:
+def need_of(request: PodRequest, snapshot: Snapshot, policy: Policy | None = None) -> Need:
     """The request in the snapshot's columns. Nodes without a hostname label are not accepted: no set can name them."""
     row, missing = snapshot.table.vector(request.amounts)
-    return Need(row=row, missing=missing, accepts=snapshot.table.accept_mask(request.spec) & snapshot.table.named)
+    return Need(
+        row=row,
+        missing=(request.problem,) if request.problem else missing,
+        accepts=snapshot.table.accept_mask(request.spec) & snapshot.table.named,
+        cards=card_need(request.gpu, request.phase, policy or Policy()),
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +56,9 @@ class Judged:
 
     nodes: NDArray[np.int64]
     codes: NDArray[np.int8]
-    short_of: NDArray[np.int64]  # column of the resource that is short, where the code says so
+    short_of: NDArray[np.int64]  # column of the resource that is short, where the code says so; ON_CARDS for cards
     scored: Scored
+    cards: CardFit | None = None
 
 
 def worst_reach_us(snapshot: Snapshot, partners: Sequence[int], size_bytes: int) -> NDArray[np.float64]:
@@ -86,13 +98,23 @@ def judge(
         absent = allocatable[:, column] == 0
         codes[absent] = VerdictCode.RESOURCE_MISSING
         short_of[absent] = column
+    cards = None
+    if need.cards is not None and not need.missing:
+        # The rarest of all: counted resources would do, and no card has the memory.
+        cards = card_fit(snapshot.gpus, need.cards, nodes)
+        for short, code in (
+            (~cards.fits, VerdictCode.INSUFFICIENT_GPU),
+            (cards.only_memory, VerdictCode.INSUFFICIENT_MEMORY),
+        ):
+            short &= codes != VerdictCode.RESOURCE_MISSING
+            codes[short], short_of[short] = code, ON_CARDS
     if need.missing:
         codes[:] = VerdictCode.RESOURCE_MISSING
         short_of[:] = -1
     codes[~need.accepts[asked]] = VerdictCode.NODE_NOT_ACCEPTED
     fits = (codes == VerdictCode.ELIGIBLE) | (codes == VerdictCode.REACH_EXCEEDED)
     scored = Scored(snapshot, asked, need.row, reach_us[asked], bound.us, policy, fits)
-    return Judged(nodes=asked, codes=codes, short_of=short_of, scored=scored)
+    return Judged(nodes=asked, codes=codes, short_of=short_of, scored=scored, cards=cards)
 
 
 def nearest_misses(
@@ -140,8 +162,13 @@ def _shortage(
     snapshot: Snapshot, judged: Judged, need: Need, bound: ReachBound, code: VerdictCode, at: NDArray[np.int64]
 ) -> Verdict:
     """The closest of the nodes `at` (positions) that lack room: one where the gap alone is in the way, before one that
-    is in reach, before the smallest gap."""
+    is in reach, before the smallest gap. Cards come before counted resources, of which those nodes have enough."""
     table = snapshot.table
+    on_cards = at[judged.short_of[at] == ON_CARDS]
+    if len(on_cards) and judged.cards is not None and need.cards is not None:
+        within = judged.scored.reach_us <= bound.us
+        miss = short_of_cards(table.names, judged.nodes, judged.cards, within, code, on_cards)
+        return miss if len(on_cards) == len(at) else replace(miss, mixed=True)
     nodes, columns = judged.nodes[at], judged.short_of[at]
     free = snapshot.free[nodes]
     have, asked = snapshot.free[nodes, columns], need.row[columns]
@@ -259,4 +286,6 @@ def has_room(snapshot: Snapshot, need: Need) -> Mask:
     if need.missing:
         return np.zeros(len(snapshot.table), dtype=bool)
     room: Mask = need.accepts & (room_for(snapshot.free, need.row) > 0)
+    if need.cards is not None:
+        room &= card_fit(snapshot.gpus, need.cards).fits
     return room

@@ -208,7 +208,7 @@ def _nodes(members: Iterable[PodRequest], places: Places, phase: str) -> NDArray
 
 
 def _assumed(snapshot: Snapshot, members: Iterable[PodRequest], places: Places) -> dict[str, Assumed]:
-    return {m.uid: Assumed(snapshot.table.names[places[m.uid]], m.amounts) for m in members if m.uid in places}
+    return {m.uid: Assumed(snapshot.table.names[places[m.uid]], m.amounts, m.hold) for m in members if m.uid in places}
 
 
 def _without_places(gang: GangRequest, snapshot: Snapshot, outcome: str) -> Plan:

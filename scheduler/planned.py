@@ -50,7 +50,7 @@ def planned(
     masks = isochrone_masks(table, on_phase[PREFILL], on_phase[DECODE], bound.us, bound.size_bytes)
     sets = {phase: as_requirement(table, mask, mine[phase]) for phase, mask in zip(PHASES, masks, strict=True)}
     after = snapshot.with_assumed(
-        {m.uid: Assumed(table.names[places[m.uid]], m.amounts) for m in gang.members if m.uid in places}
+        {m.uid: Assumed(table.names[places[m.uid]], m.amounts, m.hold) for m in gang.members if m.uid in places}
     )
     named = _named_places(gang, snapshot, places)
     kinds: dict[tuple[str, int], _Kind] = {}

@@ -25,3 +25,11 @@ class Policy:
 
     search_budget: int = 5_000
     """Placements a plan may try before it answers `undecided`. A count, not a time, so a plan can be repeated."""
+
+    memory_reserve: float = 0.15
+    """Share of each card that nothing is planned into. Drivers, contexts and allocators take what no request names, and
+    a card that is promised to the last byte fails its pods one by one."""
+
+    peak_limit: float = 0.85
+    """Share of each card that requests and prefill peaks together may reach. All peaks of a card share one head-room,
+    since each is given back; this is how far that may go. At most 1 less the reserve."""

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from topology.labels import ALL_PAIRS, DECODE, DEFAULT_REACH_SIZE_BYTES, DEFAULT_REACH_US, PREFILL, REQUIRED
-from topology.objects import PodSpec
-from topology.resources import GPU, Amounts
+from topology.gpu_holds import GpuHold, hold_of_request
+from topology.gpu_request import GpuRequest, readable_gpus
+from topology.labels import ALL_PAIRS, DECODE, DEFAULT_REACH_SIZE_BYTES, DEFAULT_REACH_US, PHASE, PREFILL, REQUIRED
+from topology.objects import Pod, PodSpec
+from topology.resources import GPU, Amounts, readable_request
 
 
 @dataclass(frozen=True, slots=True)
 class PodRequest:
-    """One pod that wants a place. `amounts` is what it takes from a node (cpu in thousandths, the rest whole)."""
+    """One pod that wants a place. `amounts` is what it takes from a node (cpu in thousandths, the rest whole).
+
+    `gpu` is what it asks of cards, in whatever form; `problem` is why that cannot be read, and then no node will do.
+    """
 
     uid: str
     namespace: str
@@ -19,11 +24,36 @@ class PodRequest:
     phase: str
     amounts: Amounts
     spec: PodSpec = field(default_factory=PodSpec)
+    gpu: GpuRequest | None = None
+    problem: str = ""
 
     @property
     def gpus(self) -> int:
         """Whole GPUs asked for."""
         return self.amounts.get(GPU, 0)
+
+    @property
+    def hold(self) -> GpuHold | None:
+        """Its part of a node's cards once it has a place, where amounts do not say it all."""
+        return hold_of_request(self.gpu, self.phase)
+
+
+def pod_request_of(pod: Pod, uid: str = "", namespace: str = "", name: str = "") -> PodRequest:
+    """A pod as a request, identified by its metadata unless told otherwise. Never raises: see `PodRequest.problem`."""
+    meta = pod.metadata
+    gpu, wrong = readable_gpus(pod.spec, meta.annotations)
+    amounts, bad = readable_request(pod.spec)
+    said = wrong or bad
+    return PodRequest(
+        uid=uid or meta.uid,
+        namespace=namespace or meta.namespace,
+        name=name or meta.name,
+        phase=meta.label(PHASE),
+        amounts=amounts,
+        spec=pod.spec,
+        gpu=gpu,
+        problem="" if said is None else str(said),
+    )
 
 
 @dataclass(frozen=True, slots=True)

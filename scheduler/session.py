@@ -16,6 +16,7 @@ from typing import Final
 
 from scheduler.request import Partner
 from scheduler.volcano_wire import RELEASING, RUNNING
+from topology.gpu_holds import GpuHold
 from topology.resources import Amounts
 from topology.snapshot import Assumed
 
@@ -35,6 +36,7 @@ class Tried:
     node: str
     amounts: Amounts
     status: int
+    hold: GpuHold | None = None
 
     @property
     def leaving(self) -> bool:
@@ -101,7 +103,7 @@ class SessionLedger:
         An evicted pod is not laid over: it holds its node until it is gone, and the snapshot counts it there.
         """
         return {
-            uid: Assumed(pod.node, pod.amounts)
+            uid: Assumed(pod.node, pod.amounts, pod.hold)
             for uid, pod in self._tried.items()
             if not pod.leaving and uid not in without
         }

@@ -9,8 +9,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import Final
 
 from topology.reach import Reach
+
+GPU_BYTES: Final = "gpu-bytes"
+"""Unit of a verdict: memory of one card, not of the host."""
+
+CARDS: Final = "cards"
+"""Unit of a verdict: cards that can take the pod, whole or in part."""
 
 
 class VerdictCode(IntEnum):
@@ -55,5 +62,7 @@ class Verdict:
     have: float
     unit: str
     suffices: bool = False
+    mixed: bool = False
+    """Nodes counted under this code lack different things, of which this verdict names one."""
     partner: str = ""
     reach: Reach | None = None

@@ -13,7 +13,7 @@ import numpy as np
 
 from scheduler.decision import Decision, Remedy
 from scheduler.request import GangRequest, ReachBound
-from scheduler.verdicts import VerdictCode
+from scheduler.verdicts import CARDS, GPU_BYTES, VerdictCode
 from topology.resources import GPU, MEMORY
 from topology.snapshot import Snapshot
 
@@ -44,7 +44,7 @@ def _free_room(gang: GangRequest, snapshot: Snapshot, decisions: Mapping[str, De
         (miss.need - miss.have, miss.node, miss.unit, _FREED[code])
         for decision in decisions.values()
         for code, miss in decision.nearest.items()
-        if code in _FREED
+        if code in _FREED and miss.unit not in (GPU_BYTES, CARDS)  # a card is not made emptier by a number
     }
     for gap, node, unit, resource in sorted(tries)[:MAX_TRIALS]:
         at, column = table.index[node], table.column[resource]

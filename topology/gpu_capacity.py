@@ -8,7 +8,7 @@ k8s-device-plugin docs/gpu-feature-discovery. Whatever is shared without a list 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from topology.bad_input import BadInput
@@ -16,6 +16,7 @@ from topology.gpu_amounts import MOST_MIB
 from topology.gpu_devices import HAMI_REGISTER, MOST_DEVICES, Device, node_devices
 from topology.gpu_forms import MIG_PREFIX, QGPU, VOLCANO_NUMBER, VOLCANO_SHARE
 from topology.labels import GPU_PRODUCT, NVIDIA_GPU
+from topology.mig_profiles import profile_mib
 from topology.objects import Node
 from topology.units import parse_quantity
 
@@ -53,6 +54,8 @@ class NodeCards:
     """The cards come from a plugin's own list, so that allocations name them."""
     isolates: bool = True
     """Memory of pods on one card of this node is kept apart."""
+    instances: tuple[tuple[str, int], ...] = ()
+    """MIG profiles that the node offers, each with the MiB of one instance."""
     all_mig: bool = False
     """Every card is in MIG mode: whole GPUs that are still listed cannot be had."""
     problem: str = ""
@@ -82,16 +85,19 @@ def node_cards(node: Node) -> NodeCards:
         return _alike(model, count, each or memory, isolates=False, problem=problem)
     replicas = max(_label_number(labels.get(GPU_REPLICAS, "")), 1)
     count = _amount(allocatable, NVIDIA_GPU)
+    instances = _instances(labels, allocatable)
     if _all_mig(labels, allocatable):
-        return NodeCards(model=model, all_mig=True, problem=problem)
+        return NodeCards(model=model, instances=instances, all_mig=True, problem=problem)
     # Replicas share a card without a wall between them; so does a card that only annotations divide.
     cards = _alike(model, -(-count // replicas), memory, isolates="-MIG-" in model, problem=problem)
-    return (
-        cards
-        if replicas == 1
-        else NodeCards(
-            cards.model, cards.memory_mib, cards.healthy, cards.uuids, replicas, isolates=False, problem=problem
-        )
+    return replace(cards, replicas=replicas, isolates=cards.isolates and replicas == 1, instances=instances)
+
+
+def _instances(labels: dict[str, str], allocatable: dict[str, str | int | float]) -> tuple[tuple[str, int], ...]:
+    """MIG profiles offered by name, with the memory of an instance: GFD's label, else the gigabytes in the name."""
+    names = sorted(key.removeprefix(MIG_PREFIX) for key in allocatable if key.startswith(MIG_PREFIX))
+    return tuple(
+        (name, _label_number(labels.get(f"{MIG_PREFIX}{name}.memory", "")) or profile_mib(name)) for name in names
     )
 
 

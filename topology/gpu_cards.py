@@ -2,8 +2,8 @@
 
 Rules of this file. (1) A row is never changed: placing a pod gives a new one, so a search may step back. (2) Decode,
 and every pod without a phase, counts with its peak. A prefill pod counts with its request; of several prefill peaks on
-one card the largest is kept free for all of them, since a peak is given back. (3) A card is used up to a share of its
-memory, `planned_milli` thousandths; what is held already counts without that limit. (4) Prefill and decode share a card
+one card the largest is kept free for all of them, since a peak is given back. (3) A plan
+fills a card up to its `Limits`; what is held already counts without them. (4) Prefill and decode share a card
 only where the form keeps their memory apart.
 """
 
@@ -19,6 +19,17 @@ from topology.labels import DECODE, PREFILL
 
 PHASE_BIT: Final = {PREFILL: 1, DECODE: 2}
 WHOLE_MILLI: Final = 1000
+
+
+class Limits(NamedTuple):
+    """How much of a card may be planned, in thousandths of its memory: promised at all, and with prefill peaks."""
+
+    planned_milli: int
+    peak_milli: int
+
+
+EVERYTHING: Final = Limits(1000, 1000)
+"""For what is held already: a reserve is for plans, not for facts."""
 
 
 class CardRow(NamedTuple):
@@ -70,14 +81,15 @@ def claim(request: GpuRequest, phase: str, capacity_mib: int) -> tuple[int, int]
     return max(asked, request.peak_mib), 0
 
 
-def room_mib(cards: NodeCards, row: CardRow, card: int, burst_mib: int, planned_milli: int) -> int:
+def room_mib(cards: NodeCards, row: CardRow, card: int, burst_mib: int, limits: Limits) -> int:
     """MiB that may still be promised on a card to a pod with this burst; negative where too much is promised."""
     capacity = cards.memory_mib[card]
     held = capacity - row.left_mib[card]
-    return capacity * planned_milli // 1000 - held - max(row.peak_mib[card], burst_mib)
+    room, peak = capacity * limits.planned_milli // 1000 - held, max(row.peak_mib[card], burst_mib)
+    return min(room, capacity * limits.peak_milli // 1000 - held - peak) if peak else room
 
 
-def fits(cards: NodeCards, row: CardRow, card: int, request: GpuRequest, phase: str, planned_milli: int) -> bool:
+def fits(cards: NodeCards, row: CardRow, card: int, request: GpuRequest, phase: str, limits: Limits) -> bool:
     """Whether one card can take one GPU's worth of the request."""
     capacity, users = cards.memory_mib[card], row.users[card]
     if users < 0 or not cards.healthy[card] or (request.pinned and cards.uuids[card] not in request.pinned):
@@ -86,7 +98,7 @@ def fits(cards: NodeCards, row: CardRow, card: int, request: GpuRequest, phase: 
     replica = request.whole and cards.replicas > 1 and not cards.listed
     if request.whole and not replica and users:
         return False
-    if (asked or burst) and (not capacity or asked > room_mib(cards, row, card, burst, planned_milli)):
+    if (asked or burst) and (not capacity or asked > room_mib(cards, row, card, burst, limits)):
         return False
     if replica:
         return row.left_compute[card] >= WHOLE_MILLI // cards.replicas and _apart(request, phase, row.phases[card])
@@ -132,12 +144,10 @@ def _set(values: tuple[int, ...], index: int, value: int) -> tuple[int, ...]:
     return (*values[:index], value, *values[index + 1 :])
 
 
-def choose(
-    cards: NodeCards, row: CardRow, request: GpuRequest, phase: str, planned_milli: int
-) -> tuple[int, ...] | None:
+def choose(cards: NodeCards, row: CardRow, request: GpuRequest, phase: str, limits: Limits) -> tuple[int, ...] | None:
     """The cards that the form's owner would give the pod, by its own rule; None where too few fit. A prediction unless
     the pod pins its cards."""
-    able = [i for i in range(len(cards.memory_mib)) if fits(cards, row, i, request, phase, planned_milli)]
+    able = [i for i in range(len(cards.memory_mib)) if fits(cards, row, i, request, phase, limits)]
     if len(able) < request.count:
         return None
     return tuple(sorted(able, key=_order(row, request.picks))[: request.count])

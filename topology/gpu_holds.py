@@ -12,15 +12,12 @@ from dataclasses import dataclass, field, replace
 
 from topology.bad_input import BadInput
 from topology.gpu_capacity import NodeCards
-from topology.gpu_cards import CardRow, choose, empty_row, put
+from topology.gpu_cards import EVERYTHING, CardRow, choose, empty_row, put
 from topology.gpu_devices import Share, pod_shares
 from topology.gpu_forms import HAMI, KAI, OURS, WHOLE
 from topology.gpu_request import GpuRequest, readable_gpus, whole_gpus
 from topology.labels import PHASE
 from topology.objects import Pod
-
-_EVERYTHING = 1000
-"""Thousandths of a card that count for what is held already: the reserve is for plans, not for facts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +106,7 @@ def held_row(cards: NodeCards, holds: Mapping[str, GpuHold], units: int) -> Card
                 )
                 row = put(cards, row, card, part, hold.phase, share.memory_mib or None)
     for hold in unknown:
-        chosen = choose(cards, row, hold.request, hold.phase, _EVERYTHING) or _least_bad(row, hold.request.count)
+        chosen = choose(cards, row, hold.request, hold.phase, EVERYTHING) or _least_bad(row, hold.request.count)
         for card in chosen:
             row = put(cards, row, card, hold.request, hold.phase)
         if hold.request.form in (KAI.name, OURS.name):
@@ -124,7 +121,7 @@ def put_plain(cards: NodeCards, row: CardRow, units: int) -> CardRow:
     (NVIDIA/k8s-device-plugin internal/rm/allocate.go, the `distributed` policy)."""
     one = whole_gpus(1)
     for _ in range(units):
-        chosen = choose(cards, row, one, "", _EVERYTHING)
+        chosen = choose(cards, row, one, "", EVERYTHING)
         if chosen is None:
             return row  # more is taken than there is: nothing is left, which the amounts say too
         if cards.replicas > 1 and not cards.listed:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
 import msgspec
 import numpy as np
@@ -66,6 +65,7 @@ class NodeTable:
         self.allocatable.setflags(write=False)
         self.hostnames: tuple[str, ...] = tuple(n.metadata.label(HOSTNAME) for n in self.nodes)
         self.named: Mask = np.array([bool(h) for h in self.hostnames], dtype=bool)
+        self._cards: list[GpuStatic] = []
         self._accepts: dict[bytes, Mask] = {}
         self._vectors: dict[tuple[tuple[str, int], ...], tuple[Amount2D, tuple[str, ...]]] = {}
         self._groups: dict[str, tuple[Amount2D, tuple[str, ...]]] = {}
@@ -73,10 +73,12 @@ class NodeTable:
     def __len__(self) -> int:
         return len(self.nodes)
 
-    @cached_property
+    @property
     def gpus(self) -> GpuStatic:
-        """The cards of every node, read when first asked for."""
-        return GpuStatic(self.nodes)
+        """The cards of every node, read when first asked for; a copy of the table shares them."""
+        if not self._cards:
+            self._cards.append(GpuStatic(self.nodes))
+        return self._cards[0]
 
     def accept_mask(self, spec: PodSpec) -> Mask:
         """Nodes that are up and that the pod's selector, affinity and tolerations accept, shape (N,). Cached."""

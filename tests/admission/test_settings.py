@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from admission.settings import HostPort, IsochroneSettings, SizeBytes, WebhookSettings, load
+from admission.settings import ControllerSettings, HostPort, IsochroneSettings, SizeBytes, WebhookSettings, load
 from topology.bad_input import BadInput
 
 
@@ -53,6 +53,19 @@ def test_a_wrong_value_is_one_line(monkeypatch: pytest.MonkeyPatch, name: str, v
     with pytest.raises(BadInput) as caught:
         load(WebhookSettings)
     assert str(caught.value) == f"ISOCHRONE_{name} is {value!r}; {sentence}"
+
+
+def test_shares_of_a_card_are_percentages(monkeypatch: pytest.MonkeyPatch) -> None:
+    defaults = load(ControllerSettings)
+    assert (defaults.memory_reserve, defaults.peak_limit) == (0.15, 0.85)
+    monkeypatch.setenv("ISOCHRONE_MEMORY_RESERVE", "5%")
+    monkeypatch.setenv("ISOCHRONE_PEAK_LIMIT", "90")
+    settings = load(ControllerSettings)
+    assert (settings.memory_reserve, settings.peak_limit) == (0.05, 0.9)
+    for wrong in ("101%", "-1", "half", "0.5"):
+        monkeypatch.setenv("ISOCHRONE_PEAK_LIMIT", wrong)
+        with pytest.raises(BadInput, match=r"^ISOCHRONE_PEAK_LIMIT is '.*'; use a whole percentage from 0 to 100"):
+            load(ControllerSettings)
 
 
 def test_the_command_line_wins(monkeypatch: pytest.MonkeyPatch) -> None:

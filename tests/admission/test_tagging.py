@@ -177,6 +177,17 @@ def test_refused_with_every_wrong_value_named(labels: dict[str, str], annotation
     assert tagging.ops == ()
 
 
+def test_a_gpu_request_that_cannot_be_read_is_refused() -> None:
+    raw = raw_pod(dict(OURS), annotations={"isochrone.dev/gpu-memory": "60"})
+    raw["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    assert tagged(raw)[0].denied == (
+        'Isochrone memory: isochrone.dev/gpu-memory is \'60\'; use a size with its unit, such as "60Gi" or "512Mi", '
+        "at most 16Ti."
+    )
+    raw["metadata"]["annotations"] = {"isochrone.dev/gpu-memory": "60Gi"}
+    assert tagged(raw)[0].denied is None
+
+
 def test_a_merely_recognised_pod_is_warned_and_not_refused() -> None:
     tagging, _ = tagged(raw_pod(args=CONSUMER, annotations={"isochrone.dev/reach": "fast"}), Entry.RECOGNISE)
     assert tagging.denied is None

@@ -30,6 +30,7 @@ class PartKind(Enum):
     NIC = "nic"
     NVSWITCH = "nvswitch"
     PCIE_SWITCH = "pcie-switch"
+    PCI_ROOT = "pci-root"
     NUMA = "numa"
     HOST = "host"
     LEAF = "leaf"

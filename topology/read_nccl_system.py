@@ -168,10 +168,11 @@ def _nvlinks(gpus: list[_Device], build: TopologyBuilder) -> None:
             if peer not in by_name:
                 build.warn(f"the far end of {gpu.name}'s NVLinks, {peer}, is not in the file; left out")
     for a, b in combinations(gpus, 2):
-        common = a.to_switches.keys() & b.to_switches.keys()
-        through = min(sum(end.to_switches[switch] for switch in common) for end in (a, b))
+        # Through switches a GPU reaches every other one with all its links; the weaker end sets the pace.
+        shared = a.to_switches.keys() & b.to_switches.keys()
+        through = min(sum(end.to_switches.values()) for end in (a, b)) if shared else 0
         said = [count for count in (a.to_gpus.get(b.name), b.to_gpus.get(a.name)) if count]
-        if said and len(set(said)) + 2 - len(said) != 1:
+        if len(said) == 1 or len(set(said)) > 1:
             build.warn(f"{a.name} and {b.name} disagree about the NVLinks between them; the smaller bond is taken")
         count = min(said) if said else through
         if count:

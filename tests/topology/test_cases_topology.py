@@ -1,0 +1,84 @@
+"""Case files of kind `topology`, `topology-facts` and `topology-relist`: public reports about discovered topologies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.scheduler.case_files import of_kind
+from tests.topology.test_readers import links
+from topology.domains import chain_of
+from topology.facts import Distance, Gpu, GpuPair, Nic, NodeFacts, NodeState, NvLink, NvmlState, Remote
+from topology.formats import read
+from topology.graph import PartKind
+from topology.graph_arrays import domain_chains
+from topology.graph_of_facts import of_facts, overridden
+from topology.labels import LEAF
+from topology.objects import Metadata, Node
+from topology.read_labels import of_cluster
+
+
+@pytest.mark.parametrize("case", of_kind("topology"))
+def test_a_topology_case(case: dict[str, Any]) -> None:
+    topology, expect = read(case["input"]["file"].encode()), case["expect"]
+    assert set(expect.get("links", ())) <= links(topology)
+    assert list(topology.warnings) == expect["warnings"]
+    if "numa" in expect:
+        assert [gpu.numa for gpu in topology.of_kind(PartKind.GPU)] == expect["numa"]
+    if "domains" in expect:
+        groups: dict[str, list[str]] = {}
+        for host in topology.of_kind(PartKind.HOST):
+            groups.setdefault(host.domain, []).append(host.name)
+        assert sorted(groups.values()) == expect["domains"]
+        by_chain: dict[str, list[str]] = {}
+        for name, chain in domain_chains(topology).items():  # what scoring gets groups the nodes alike
+            by_chain.setdefault(chain.fabric, []).append(name)
+        assert sorted(by_chain.values()) == expect["domains"]
+
+
+@pytest.mark.parametrize("case", of_kind("topology-facts"))
+def test_a_case_of_facts(case: dict[str, Any]) -> None:
+    given, expect = case["input"], case["expect"]
+    link = [NvLink(link=n, active=True, remote=Remote.SWITCH) for n in range(given["nvlinks_to_switch"])]
+    gpus = tuple(
+        Gpu(
+            uuid=f"GPU-{index}",
+            index=index,
+            bus_id=f"0000:00:{4 + index:02x}.0",
+            numa_node=given["numa"],
+            pci_path=(given["root"], f"0000:00:{4 + index:02x}.0"),
+            nvlinks=tuple(link),
+        )
+        for index in given["gpus"]
+    )
+    nics = tuple(
+        Nic(
+            name=name,
+            rdma=True,
+            bus_id=f"0000:00:{10 + at:02x}.0",
+            numa_node=given["numa"],
+            pci_path=(given["root"], f"0000:00:{10 + at:02x}.0"),
+            gpus=tuple((gpu.uuid, Distance.PHB) for gpu in gpus),
+        )
+        for at, name in enumerate(given["nics"])
+    )
+    state = NodeState(collected_at_s=0, topology_generation=1, nvml=NvmlState.OK)
+    pairs = (GpuPair(a="GPU-0", b="GPU-1", distance=Distance.PHB),)
+    seen = of_facts("n1", NodeFacts(state=state, gpus=gpus, nics=nics, pairs=pairs))
+    assert links(seen) == set(expect["links"])
+    assert list(seen.warnings) == expect["warnings"]
+    mended = overridden(seen, read(given["override"]["file"].encode()), given["override"]["name"])
+    assert links(mended) == set(expect["overridden"])
+    assert mended.warnings[-1] == expect["said"]
+
+
+@pytest.mark.parametrize("case", of_kind("topology-relist"))
+def test_a_case_of_lists(case: dict[str, Any]) -> None:
+    given, expect = case["input"], case["expect"]
+    for listed, hosts, said in zip(given["listed"], expect["hosts"], expect["links"], strict=True):
+        nodes = [Node(metadata=Metadata(name=name, labels={LEAF: given["leaf"]})) for name in listed]
+        topology = of_cluster(nodes)
+        assert [host.name for host in topology.of_kind(PartKind.HOST)] == hosts
+        assert {link for link in links(topology) if link.endswith("hop")} == set(said)
+        assert domain_chains(topology) == {node.metadata.name: chain_of(node, {}) for node in nodes}

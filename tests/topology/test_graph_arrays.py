@@ -1,0 +1,82 @@
+"""Arrays of a topology against networkx, the slow and simple way."""
+
+from __future__ import annotations
+
+import networkx as nx
+import pytest
+
+from tests.topology import samples
+from tests.topology.data_files import data
+from topology.bad_input import BadInput
+from topology.formats import read
+from topology.graph import NETWORK_SWITCHES, Part, PartKind, Topology, to_networkx
+from topology.graph_arrays import MAX_SWITCHES, UNREACHED, closeness, domain_chains, switch_hops
+from topology.link_words import HOP
+from topology.reach import NodeLinks, ReachModel
+
+
+def test_closeness_of_the_small_matrix() -> None:
+    names, ranks, bonds = closeness(read(samples.TOPO_MATRIX.encode()))
+    assert names == ("GPU0", "GPU1", "NIC0")
+    # 0 itself, 1 NVLink, 3 PIX, 7 SYS: the order of the words in topology/link_words.py
+    assert ranks.tolist() == [[0, 1, 3], [1, 0, 7], [3, 7, 0]]
+    assert bonds.tolist() == [[0, 4, 0], [4, 0, 0], [0, 0, 0]]
+
+
+def check_against_networkx(topology: Topology) -> None:
+    names, hops = switch_hops(topology)
+    switches = {part.name for part in topology.of_kind(*NETWORK_SWITCHES)}
+    graph = to_networkx(topology).subgraph(switches)
+    by_hop = nx.Graph([(a, b) for a, b in graph.edges if graph.edges[a, b]["kind"] == HOP])
+    by_hop.add_nodes_from(switches)
+    far = dict(nx.all_pairs_shortest_path_length(by_hop))
+    for at, a in enumerate(names):
+        for to, b in enumerate(names):
+            assert hops[at, to] == far[a].get(b, UNREACHED)
+
+
+@pytest.mark.parametrize("sample", ["slurm", "topograph", "ibnetdiscover", "netq", "hypernodes"])
+def test_switch_hops_are_shortest_paths(sample: str) -> None:
+    check_against_networkx(read(samples.ALL[sample].encode()))
+
+
+def test_switch_hops_of_a_real_fabric() -> None:
+    check_against_networkx(read(data("cluster-topo/topograph-ibnetdiscover-example.out.gz")))
+
+
+def test_too_many_switches_are_refused() -> None:
+    parts = tuple(Part(f"s{number}", PartKind.LEAF) for number in range(MAX_SWITCHES + 1))
+    with pytest.raises(BadInput):
+        switch_hops(Topology("test", parts, ()))
+
+
+def test_hosts_become_chains_that_the_reach_model_takes() -> None:
+    chains = domain_chains(read(samples.SLURM.encode()))
+    model = ReachModel(list(chains.values()), [NodeLinks(rdma=True, nvswitch=True)] * len(chains))
+    at = {name: index for index, name in enumerate(chains)}
+    row = model.row_us(at["n04"], 65536)
+    assert row[at["m1"]] < row[at["n01"]]  # one leaf, and across the spine
+    assert chains["n01"].fabric == chains["n03"].fabric == "b1"
+
+
+def test_machines_on_rails_share_a_leaf_if_they_share_one_cable() -> None:
+    """n1 has a cable in leaf1 and leaf2, n2 in leaf2 and leaf3, n3 only in leaf4."""
+    lines = []
+    for leaf, hosts in {1: ["n1"], 2: ["n1", "n2"], 3: ["n2"], 4: ["n3"]}.items():
+        lines.append(f'Switch 40 "S-{leaf}" # "MF0;leaf{leaf}:M/U1" base')
+        lines += [f'[{port}] "H-{leaf}{port}"[1] # "{host} mlx5_{leaf}" lid 1' for port, host in enumerate(hosts, 1)]
+    chains = domain_chains(read("\n".join(lines).encode()))
+    assert chains["n1"].leaf == chains["n2"].leaf != chains["n3"].leaf
+    assert chains["n3"].leaf == "//leaf4"
+
+
+def test_the_real_fabric_falls_into_its_eight_groups() -> None:
+    """Its machines are called a06-p1-dgx-02-c01: the fourth word is the group, each with leaves of its own."""
+    chains = domain_chains(read(data("cluster-topo/topograph-ibnetdiscover-example.out.gz")))
+    groups: dict[str, set[str]] = {}
+    for name, chain in chains.items():
+        if "-dgx-" in name:
+            groups.setdefault(name.split("-")[3], set()).add(chain.leaf)
+    assert sorted(groups) == [f"0{number}" for number in range(1, 9)]
+    assert all(len(leaves) == 1 for leaves in groups.values())
+    assert len(set.union(*groups.values())) == 8

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -24,6 +25,7 @@ class Add(msgspec.Struct, frozen=True, tag_field="op", tag="add"):
     value: object
 
 
+@lru_cache(maxsize=1024)
 def pointer(*parts: str | int) -> str:
     """A JSON pointer, keys escaped."""
     return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in parts)

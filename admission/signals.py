@@ -162,7 +162,9 @@ ROWS: Final[tuple[Row, ...]] = (
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(
+    frozen=True, slots=True, eq=False
+)  # told apart by identity: there is one in use, and readings are kept for it
 class Rules:
     """The table in use. `mixed_as`: what a pod that serves both phases is tagged as; None leaves it untagged."""
 

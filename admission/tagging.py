@@ -20,12 +20,12 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from admission import json_patch
-from admission.command_line import engine_calls
 from admission.existing_group import ExistingGroup, existing_group
-from admission.gang import podgroup_name, read_gang
+from admission.gang import podgroup_name
 from admission.json_patch import Add
 from admission.pod_settings import Mode, PodSettings, not_one_of, read_settings
-from admission.signals import BUILT_IN, Confidence, Phase, PhaseReading, Rules, read_phase
+from admission.readings import readings_of
+from admission.signals import BUILT_IN, Confidence, Phase, PhaseReading, Rules
 from topology import labels
 from topology.bad_input import BadInput
 from topology.gpu_request import readable_gpus
@@ -67,15 +67,14 @@ def tag(pod: Pod, namespace: str, entry: Entry, rules: Rules = BUILT_IN) -> Tagg
         return Tagging(namespace)
     asks = own or entry is Entry.NAMESPACE
     settings, wrong = read_settings(pod.metadata.annotations, asks)
-    calls = engine_calls(pod)
-    reading = read_phase(pod, calls, rules)
+    read = readings_of(pod, rules)
+    reading, gang = read.phase, read.gang
     if asks and (own or reading.phase):
         wrong = (*_wrong_labels(pod), *wrong, *_wrong_gpus(pod))
         if wrong:
             return Tagging(namespace, denied=" ".join(_sentence(error) for error in wrong))
     if reading.phase is None:
         return Tagging(namespace, warnings=_short(_why_untagged(pod, reading, own, asks)))
-    gang = read_gang(pod, calls)
     if gang.gang is None:
         return Tagging(
             namespace, warnings=_short([f"phase {reading.phase} ({reading.signal}) but no gang; {gang.missing}"])

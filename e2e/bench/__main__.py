@@ -34,6 +34,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     "wire": Benchmark("e2e.bench.wire"),
     "memory": Benchmark("e2e.bench.memory"),
     "events": Benchmark("e2e.bench.events"),
+    "webhook": Benchmark("e2e.bench.webhook"),
 }
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

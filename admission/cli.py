@@ -141,6 +141,7 @@ def admit(
     ],
     namespace: Annotated[str, typer.Option("-n", "--namespace", help="For objects that name none.")] = "default",
     output: Annotated[str, typer.Option("-o", "--output", metavar="text|json", help="How to print.")] = "text",
+    rules: Annotated[str, typer.Option("--rules", metavar="FILE", help="The webhook's rule file.")] = "",
 ) -> None:
     """Print what the webhook would make of the pods of manifests, and why; no cluster is needed.
 
@@ -148,11 +149,17 @@ def admit(
     """
     from admission import admit as reader
     from admission.manifest_file import documents
+    from admission.signals import BUILT_IN
 
     if output not in ("text", "json"):
         raise BadInput("--output", output, 'use "text" or "json"')
     read = [each for file in _manifests(files) for each in documents(_read(file, "-f"), _shown(file))]
-    found = reader.admitted(read, namespace)
+    table = BUILT_IN
+    if rules:
+        from admission.rule_file import read_rules
+
+        table = read_rules(_read(rules, "--rules"), rules)
+    found = reader.admitted(read, namespace, table)
     if output == "json":
         import json
 

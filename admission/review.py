@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from admission import json_patch
+from admission.signals import BUILT_IN, Rules
 from admission.tagging import Entry, Tagging, tag
 from topology.bad_input import BadInput
 from topology.objects import Pod
@@ -111,7 +112,7 @@ def decode(body: bytes) -> Request:
     return review.request
 
 
-def answer(request: Request, entry: Entry) -> Reply:
+def answer(request: Request, entry: Entry, rules: Rules = BUILT_IN) -> Reply:
     """Decides and encodes. The same request gives the same bytes, dry run or not: nothing else is touched."""
     if not request.creates_pod:
         return untouched(request.uid)
@@ -121,7 +122,7 @@ def answer(request: Request, entry: Entry) -> Reply:
         return untouched(
             request.uid, f"Isochrone cannot read this pod and leaves it alone: {error}"[:240], Result.FAILED
         )
-    tagging = tag(pod, request.namespace or pod.metadata.namespace, entry)
+    tagging = tag(pod, request.namespace or pod.metadata.namespace, entry, rules)
     return _encoded(request.uid, tagging)
 
 

@@ -150,6 +150,7 @@ class WebhookSettings(IsochroneSettings):
     webhook_configuration: KubeName = "zz-isochrone"
     extra_names: HostNames = ()  # more names or addresses for the certificate
     drain: DurationUs = 5_000_000.0  # how long it still answers after it stopped being ready
+    rules: str = ""  # a rule file; read again when it changes
 
 
 class ControllerSettings(IsochroneSettings):

@@ -208,7 +208,8 @@ def _undecided(found: Sequence[tuple[Row, Finding]], rules: Rules) -> PhaseReadi
     opened = next((finding for _, finding in found if finding.says is Says.OPEN), None)
     if opened:
         return PhaseReading(None, opened.text)
-    return PhaseReading(rules.mixed_as, found[0][1].text, Confidence.LOW, mixed=True)
+    sure = Confidence.MEDIUM if rules.mixed_as else Confidence.LOW  # a rule file says what to make of it
+    return PhaseReading(rules.mixed_as, found[0][1].text, sure, mixed=True)
 
 
 def _decided(

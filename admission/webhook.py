@@ -20,8 +20,10 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from admission import certificate_store, review
 from admission.certificates import ServingCertificate, service_names
 from admission.review import Reply, Result
+from admission.rule_watch import RulesInUse
 from admission.serving import background, health_app, listening, stopped_by_signals
 from admission.settings import HostPort, WebhookSettings
+from admission.signals import Rules
 from admission.tagging import Entry
 from topology import clock
 from topology.bad_input import BadInput
@@ -59,6 +61,9 @@ class Metrics:
             buckets=_BUCKETS,
             registry=self.registry,
         )
+        self.rules_accepted = Gauge(
+            "isochrone_rules_accepted", "0 while the rule file is not in use as it stands.", registry=self.registry
+        )
         build = Gauge("isochrone_build_info", "Always 1; the labels tell.", ("version",), registry=self.registry)
         build.labels(version).set(1)
 
@@ -66,8 +71,9 @@ class Metrics:
 class Webhook:
     """Both servers' handlers and what they share."""
 
-    def __init__(self, serving: ServingCertificate, metrics: Metrics) -> None:
-        self.serving, self.metrics = serving, metrics
+    def __init__(self, serving: ServingCertificate, metrics: Metrics, rules: RulesInUse) -> None:
+        self.serving, self.metrics, self.rules = serving, metrics, rules
+        metrics.rules_accepted.set_function(lambda: 0.0 if rules.problem else 1.0)
         self.draining = False
 
     def admission(self) -> web.Application:
@@ -87,7 +93,7 @@ class Webhook:
             try:
                 body = await _body(request)
                 started = clock.monotonic_s()
-                reply = _decided(body, entry)
+                reply = _decided(body, entry, self.rules.rules)
             except BadInput as error:
                 response = _refused(400, str(error))
             except web.HTTPException as error:
@@ -112,7 +118,8 @@ class Webhook:
 
     def _notes(self) -> list[str]:
         renewal = self.serving.problem if self.serving.ready else ""
-        return [f"[!] certificate renewal: {renewal}"] if renewal else []
+        said = {"certificate renewal": renewal, "rule file": self.rules.problem}
+        return [f"[!] {what}: {problem}" for what, problem in said.items() if problem]
 
 
 async def serve(
@@ -127,13 +134,15 @@ async def serve(
     """
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     stop = stop or asyncio.Event()
-    webhook = Webhook(ServingCertificate(), Metrics(importlib.metadata.version("isochrone")))
+    rules = RulesInUse(settings.rules)
+    webhook = Webhook(ServingCertificate(), Metrics(importlib.metadata.version("isochrone")), rules)
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(stopped_by_signals(stop))
         health = await stack.enter_async_context(listening(webhook.health(), settings.health_listen, "HEALTH_LISTEN"))
         loaded = asyncio.Event()
         source = await stack.enter_async_context(_source(settings))
         await stack.enter_async_context(background(certificate_store.keep(source, webhook.serving, loaded)))
+        await stack.enter_async_context(background(rules.keep()))
         if not await _first(loaded, stop):
             return
         tls = webhook.serving.context
@@ -148,10 +157,10 @@ async def serve(
         await asyncio.sleep(settings.drain / 1e6)
 
 
-def _decided(body: bytes, entry: Entry) -> Reply:
+def _decided(body: bytes, entry: Entry, rules: Rules) -> Reply:
     request = review.decode(body)
     try:
-        return review.answer(request, entry)
+        return review.answer(request, entry, rules)
     except Exception:
         log.exception("bug while tagging a pod in namespace %s; it was allowed as it is", request.namespace)
         warning = "Isochrone failed on this pod and left it alone; its log says why"

@@ -1,0 +1,119 @@
+"""Rules of one's own: rows added and turned off, one sentence for what cannot be taken, and the old table kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from admission.rule_file import read_rules
+from admission.rule_watch import RulesInUse
+from admission.signals import BUILT_IN, Confidence, Rules, read_phase
+from admission.tagging import Entry, tag
+from tests.admission.pods import CONSUMER, decoded, raw_pod
+from topology.bad_input import BadInput
+
+STAGES = """
+disable: ["plain label"]
+rules:
+  - name: stages
+    label: acme.example/stage
+    values: {First: prefill, second: decode, all: mixed, front: none}
+  - name: side
+    argument: kv_side
+    values: {left: prefill}
+    confidence: medium
+  - name: tier
+    variable: TIER
+    values: {x: decode}
+    confidence: low
+  - name: note
+    annotation: acme.example/half
+    values: {p: prefill}
+"""
+
+
+def reading(rules: Rules, **pod: object) -> tuple[str | None, str, bool, bool]:
+    found = read_phase(decoded(raw_pod(**pod)), rules=rules)  # type: ignore[arg-type]
+    return found.phase, found.signal, found.mixed, found.engine
+
+
+def test_rows_are_added_and_turned_off() -> None:
+    rules = read_rules(STAGES, "rules.yaml")
+    stage = "acme.example/stage"
+    assert reading(rules, labels={stage: "first"}) == ("prefill", f"rule stages: label {stage} first", False, True)
+    assert reading(rules, labels={stage: "all"})[2]
+    assert not reading(rules, labels={stage: "front"}, args=CONSUMER)[3]
+    assert reading(rules, args=["--kv-side=left"])[0] == "prefill"
+    assert reading(rules, env={"TIER": "X"})[0] == "decode"
+    assert reading(rules, annotations={"acme.example/half": "p"})[0] == "prefill"
+    plain = {"role": "decode", "llm-d.ai/model": "m"}
+    assert (reading(rules, labels=plain)[0], reading(BUILT_IN, labels=plain)[0]) == (None, "decode")
+
+
+def test_a_rule_stands_among_those_that_are_as_sure() -> None:
+    rules = read_rules(STAGES, "rules.yaml")
+    assert [row.name for row in rules.rows][:4] == ["Isochrone", "stages", "note", "Kthena"]
+    found = read_phase(decoded(raw_pod({"acme.example/stage": "first"}, args=CONSUMER)), rules=rules)
+    assert (found.phase, found.confidence, len(found.conflicts)) == ("prefill", Confidence.HIGH, 1)
+
+
+def test_what_serves_both_phases_is_tagged_only_if_the_file_says_so() -> None:
+    pod = decoded(raw_pod(command=["vllm", "serve", "m"]))
+    assert tag(pod, "a", Entry.NAMESPACE).phase is None
+    tagging = tag(pod, "a", Entry.NAMESPACE, read_rules("mixed: decode", "rules.yaml"))
+    assert (tagging.phase, tagging.mode) == ("decode", "required")
+
+
+def test_nothing_is_the_built_in_table() -> None:
+    assert read_rules("# nothing\n", "rules.yaml") is BUILT_IN
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("rules: [", "rules.yaml is 'line 1'; it must be YAML: "),
+        ("- a", "rules.yaml is 'list'; input should be a valid dictionary"),
+        ("ruels: []", "rules.yaml: ruels is 'list'; extra inputs are not permitted"),
+        ("mixed: both", "rules.yaml: mixed is 'both'; input should be 'leave', 'prefill' or 'decode'"),
+        ("disable: [Kthenna]", "rules.yaml: disable is 'Kthenna'; use a row's name: AIBrix, "),
+        ("disable: [Isochrone]", "rules.yaml: disable is 'Isochrone'; use a row's name: "),
+        ("rules: [{name: a, values: {x: prefill}}]", "rules.yaml: rules.0 is 'dict'; give one of label, annotation, "),
+        (
+            "rules: [{name: a, label: l, values: {x: prefil}}]",
+            "rules.yaml: rules.0.values.x is 'prefil'; input should ",
+        ),
+        (
+            "rules: [{name: a, label: l, values: {}}]",
+            "rules.yaml: rules.0.values is 'dict'; dictionary should have at ",
+        ),
+    ],
+)
+def test_what_cannot_be_taken_is_one_sentence(text: str, sentence: str) -> None:
+    with pytest.raises(BadInput) as bad:
+        read_rules(text, "rules.yaml")
+    assert str(bad.value).startswith(sentence)
+    assert "\n" not in str(bad.value)
+
+
+def test_a_bad_file_keeps_the_old_table_and_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "rules.yaml"
+    watch = RulesInUse(str(file))
+    assert (watch.rules, watch.problem) == (BUILT_IN, f"{file} cannot be read: No such file or directory")
+    file.write_text(STAGES)
+    watch.look()
+    taken = watch.rules
+    assert (len(taken.rows), watch.problem) == (len(BUILT_IN.rows) + 3, "")
+    watch.look()
+    assert watch.rules is taken
+    for bad in (b"rules: {", b"\xff", b"disable: [nobody]"):
+        file.write_bytes(bad)
+        watch.look()
+        assert watch.rules is taken
+        assert watch.problem.startswith(str(file))
+    file.unlink()
+    watch.look()
+    assert watch.rules is taken
+    file.write_text("")
+    watch.look()
+    assert (watch.rules, watch.problem) == (BUILT_IN, "")

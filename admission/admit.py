@@ -10,15 +10,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from admission.command_line import engine_calls
 from admission.evidence import PhaseReading
 from admission.existing_group import existing_group, multi_node_member
 from admission.manifest_file import Document
 from admission.operator_templates import reader_of
 from admission.pod_settings import read_settings
 from admission.pod_templates import PodTemplate, anywhere, mapping, of_workload
+from admission.readings import readings_of
 from admission.role_groups import is_production_stack, production_stack, role_based_group
-from admission.signals import BUILT_IN, Rules, read_phase
+from admission.signals import BUILT_IN, Rules
 from admission.tagging import Entry, Tagging, asks_by_label, tag
 from topology import labels
 from topology.objects import Pod
@@ -91,7 +91,6 @@ def admitted(
 def _entry(template: PodTemplate, rules: Rules) -> Admitted:
     pod = template.pod
     asks = asks_by_label(pod)
-    calls = engine_calls(pod)
     tagging = tag(pod, template.namespace, Entry.LABELLED if asks else Entry.NAMESPACE, rules)
     group, member = existing_group(pod), multi_node_member(pod)
     warnings = [tagging.denied] if tagging.denied else []
@@ -101,7 +100,7 @@ def _entry(template: PodTemplate, rules: Rules) -> Admitted:
     return Admitted(
         template,
         tagging,
-        read_phase(pod, calls, rules),
+        readings_of(pod, rules).phase,
         group.value if group else None,
         group.system if group else "",
         member.size if member else None,

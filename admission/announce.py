@@ -31,6 +31,7 @@ from topology.clock import monotonic_s
 from topology.cluster_state import ClusterState, GangKey, gang_key
 from topology.events import DEGRADED_WINDOW_S, EventSink, Involved
 from topology.labels import (
+    CONFLICT,
     DECISION,
     DECODE,
     ENABLED,
@@ -156,6 +157,8 @@ class Announcer:
     def changed(self, old: Pod | None, new: Pod | None) -> None:
         """A pod came, changed or went; only changes of ours that people should hear about matter."""
         pod = new or old
+        if old is None and new is not None and (said := new.metadata.annotation(CONFLICT)):
+            self._post(new, Reason.PHASE_CONFLICT, said, key="conflict")
         if pod is None or gang_key(pod) is None:
             return
         uid = pod.metadata.uid

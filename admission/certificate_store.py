@@ -86,8 +86,9 @@ class Secret:
         self._collection = f"/api/v1/namespaces/{quote(namespace, safe='')}/secrets"
         self._namespace, self._secret = namespace, secret
         self._path = f"{self._collection}/{quote(secret, safe='')}"
-        kind = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
-        self._configuration = f"{kind}/{quote(configuration, safe='')}"
+        kinds = "/apis/admissionregistration.k8s.io/v1"
+        self._configuration = f"{kinds}/mutatingwebhookconfigurations/{quote(configuration, safe='')}"
+        self._validating = f"{kinds}/validatingwebhookconfigurations/{quote(configuration, safe='')}"
 
     async def refresh(self, serving: ServingCertificate) -> None:
         """The Secret's certificate, replaced if due, announced, then in use. Raises ApiFailure.
@@ -97,7 +98,8 @@ class Secret:
         """
         bundle = await self._current()
         try:
-            await self._announce(bundle.ca)
+            await self._announce(bundle.ca, self._configuration)
+            await self._announce_validating(bundle.ca)
         except ApiFailure:
             if not serving.ready:
                 serving.load(bundle.certificate, bundle.key)
@@ -152,11 +154,22 @@ class Secret:
             raise
         return True
 
-    async def _announce(self, ca: bytes) -> None:
+    async def _announce_validating(self, ca: bytes) -> None:
+        """The validating part may be left out of an installation, or not be ours to change: tagging goes on."""
+        try:
+            await self._announce(ca, self._validating)
+        except ApiError as error:
+            if error.not_found:
+                return
+            if error.status != 403:
+                raise
+            log.warning("validating webhook configuration: %s", error)
+
+    async def _announce(self, ca: bytes, configuration: str) -> None:
         """Writes the authority into every entry of the configuration that does not have it, and nothing else."""
         bundle = base64.b64encode(ca).decode()
         for last in (False, False, True):
-            hooks = msgspec.json.decode(await self._api.get(self._configuration)).get("webhooks") or []
+            hooks = msgspec.json.decode(await self._api.get(configuration)).get("webhooks") or []
             ops = []
             for index, hook in enumerate(hooks):
                 if hook.get("clientConfig", {}).get("caBundle") != bundle:
@@ -165,7 +178,7 @@ class Secret:
             if not ops:
                 return
             try:
-                await self._api.patch_json(self._configuration, ops)
+                await self._api.patch_json(configuration, ops)
                 log.info("authority written into %d webhook entries", len(ops) // 2)
                 return
             except ApiError as error:

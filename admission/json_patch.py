@@ -1,4 +1,4 @@
-"""JSON patches (RFC 6902) that only add: built for the API server, and applied strictly to see what they do.
+"""JSON patches (RFC 6902): built for the API server, and applied strictly to see what they do.
 
 Rules: a map or list that is absent is created first and by itself; one that is there is never replaced; a key that
 is there keeps its value; `~` and `/` in keys are escaped (RFC 6901). It must never know pods or labels.
@@ -25,6 +25,15 @@ class Add(msgspec.Struct, frozen=True, tag_field="op", tag="add"):
     value: object
 
 
+class Remove(msgspec.Struct, frozen=True, tag_field="op", tag="remove"):
+    """Takes off what is there."""
+
+    path: str
+
+
+Operation = Add | Remove
+
+
 @lru_cache(maxsize=1024)
 def pointer(*parts: str | int) -> str:
     """A JSON pointer, keys escaped."""
@@ -45,12 +54,17 @@ def add_item(path: tuple[str | int, ...], existing: Sequence[object] | None, ite
     return [append] if existing is not None else [Add(pointer(*path), []), append]
 
 
-def encode(operations: Iterable[Add]) -> bytes:
+def removed(*parts: str | int) -> Remove:
+    """Takes off the entry at this path, which must be there."""
+    return Remove(pointer(*parts))
+
+
+def encode(operations: Iterable[Operation]) -> bytes:
     """The patch as the API server reads it."""
     return msgspec.json.encode(list(operations))
 
 
-def apply(document: Json, patch: bytes | str | Iterable[Add]) -> Json:
+def apply(document: Json, patch: bytes | str | Iterable[Operation]) -> Json:
     """The patched copy of a document. Raises BadInput for whatever RFC 6902 calls an error.
 
     Knows add, remove, replace and test: what the webhook and the controller write.

@@ -15,8 +15,9 @@ from typing import Final
 import msgspec
 
 from admission import json_patch
+from admission.nonsense import Owner, above_size, nonsense
 from admission.signals import BUILT_IN, Rules
-from admission.tagging import Entry, Tagging, tag
+from admission.tagging import Entry, Tagging, asks_by_label, sentence, tag
 from topology.bad_input import BadInput
 from topology.objects import Pod
 
@@ -48,6 +49,12 @@ class Request(msgspec.Struct, frozen=True, rename="camel"):
     sub_resource: str = ""
     resource: _Resource = _Resource()
     object: msgspec.Raw = msgspec.Raw(b"null")
+
+    @property
+    def creates_owner(self) -> bool:
+        """A Deployment or StatefulSet, whose template is judged before it makes pods."""
+        owners = self.resource.group == "apps" and self.resource.resource in ("deployments", "statefulsets")
+        return owners and self.operation == "CREATE" and not self.sub_resource
 
     @property
     def creates_pod(self) -> bool:
@@ -92,6 +99,7 @@ class Reply:
 
 _REVIEW = msgspec.json.Decoder(_Review)
 _POD = msgspec.json.Decoder(Pod)
+_OWNER = msgspec.json.Decoder(Owner)
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -124,6 +132,31 @@ def answer(request: Request, entry: Entry, rules: Rules = BUILT_IN) -> Reply:
         )
     tagging = tag(pod, request.namespace or pod.metadata.namespace, entry, rules)
     return _encoded(request.uid, tagging)
+
+
+def judged(request: Request) -> Reply:
+    """The validating part: refuses nonsense in our labels and annotations, and says what an owner can never fulfil."""
+    try:
+        if request.creates_pod:
+            created = _POD.decode(request.object)
+            # A pod that was merely recognised, and carries our labels since, was warned already.
+            return _verdict(request.uid, nonsense(created) if asks_by_label(created) else (), ())
+        if request.creates_owner:
+            owner = _OWNER.decode(request.object)
+            pod, replicas = owner.template, 1 if owner.spec.replicas is None else owner.spec.replicas
+            # Another owner may bring the rest, and none at all is a way to wait: said, not refused.
+            return _verdict(request.uid, nonsense(pod), tuple(above_size(pod, replicas)) if replicas else ())
+    except (msgspec.DecodeError, RecursionError) as error:
+        return untouched(request.uid, f"Isochrone cannot read this object: {error}"[:240], Result.FAILED)
+    return untouched(request.uid)
+
+
+def _verdict(uid: str, wrong: tuple[BadInput, ...], unwise: tuple[BadInput, ...]) -> Reply:
+    warnings = tuple(sentence(each)[:240] for each in unwise)
+    if not wrong:
+        return Reply(_encode(_Response(uid, True, warnings=warnings)), Result.UNTOUCHED)
+    refused = _Response(uid, False, status=_Status(" ".join(map(sentence, wrong)), 400), warnings=warnings)
+    return Reply(_encode(refused), Result.REFUSED)
 
 
 def untouched(uid: str, warning: str = "", result: Result = Result.UNTOUCHED) -> Reply:

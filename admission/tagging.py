@@ -8,7 +8,8 @@ Rules (design, section 7):
 3.  `required` pods get our gate and a PodGroup name, always together. A PodGroup name that is there stays. A phase
     that only a name tells is never `required`.
 4.  A pod of a third scheduler, or of another gang system, gets labels and annotations only.
-5.  Nothing that is there is overwritten, but for the default scheduler's name. Tagging a tagged pod does nothing.
+5.  Nothing that is there is overwritten, but for the default scheduler's name, and what only the controller writes is
+    taken off. Tagging a tagged pod does nothing.
 6.  Only pods that ask can be refused, and only for values that nobody could mean.
 
 It must never know the cluster, other pods, names or UIDs: the same pod gives the same bytes.
@@ -22,8 +23,9 @@ from enum import StrEnum
 from admission import json_patch
 from admission.existing_group import ExistingGroup, existing_group
 from admission.gang import podgroup_name
-from admission.json_patch import Add
-from admission.pod_settings import Mode, PodSettings, not_one_of, read_settings
+from admission.json_patch import Add, Operation
+from admission.nonsense import wrong_labels
+from admission.pod_settings import Mode, PodSettings, read_settings
 from admission.readings import readings_of
 from admission.signals import BUILT_IN, Confidence, Phase, PhaseReading, Rules
 from topology import labels
@@ -31,7 +33,9 @@ from topology.bad_input import BadInput
 from topology.gpu_request import readable_gpus
 from topology.objects import Container, Pod
 
+_MAX_CONFLICT = 1000  # an Event's note may have 1024 characters
 _MAX_WARNING = 240  # the API server cuts warnings above 256 bytes
+_OUR_WORDS = (labels.DECISION, labels.PLACEMENT)  # the controller believes them, so nobody else may bring them
 _SET_PHASE = f"set label {labels.PHASE} to {labels.PREFILL} or {labels.DECODE}"
 # msgspec gives every container without `resources` this very object, which tells absent from empty: an empty map,
 # or one with claims only, must be added to and not replaced.
@@ -51,7 +55,7 @@ class Tagging:
     """What to do with one pod. `namespace` is where its gang and PodGroup live."""
 
     namespace: str
-    ops: tuple[Add, ...] = ()
+    ops: tuple[Operation, ...] = ()
     warnings: tuple[str, ...] = ()
     denied: str | None = None
     phase: Phase | None = None
@@ -70,11 +74,12 @@ def tag(pod: Pod, namespace: str, entry: Entry, rules: Rules = BUILT_IN) -> Tagg
     read = readings_of(pod, rules)
     reading, gang = read.phase, read.gang
     if asks and (own or reading.phase):
-        wrong = (*_wrong_labels(pod), *wrong, *_wrong_gpus(pod))
+        wrong = (*wrong_labels(pod), *wrong, *_wrong_gpus(pod))
         if wrong:
-            return Tagging(namespace, denied=" ".join(_sentence(error) for error in wrong))
+            return Tagging(namespace, denied=" ".join(sentence(error) for error in wrong))
     if reading.phase is None:
-        return Tagging(namespace, warnings=_short(_why_untagged(pod, reading, own, asks)))
+        told = _told_of_conflict(pod, reading) if asks else ()
+        return Tagging(namespace, tuple(told), _short(_why_untagged(pod, reading, own, asks)))
     if gang.gang is None:
         return Tagging(
             namespace, warnings=_short([f"phase {reading.phase} ({reading.signal}) but no gang; {gang.missing}"])
@@ -105,23 +110,13 @@ def _out_of_scope(pod: Pod) -> bool:
     )
 
 
-def _wrong_labels(pod: Pod) -> list[BadInput]:
-    wrong = []
-    given = pod.metadata.labels or {}
-    if labels.PHASE in given and given[labels.PHASE] not in labels.PHASES:
-        wrong.append(not_one_of(labels.PHASE, given[labels.PHASE], (labels.PREFILL, labels.DECODE)))
-    if labels.GANG in given and not given[labels.GANG]:
-        wrong.append(BadInput(labels.GANG, "", 'use one name for all pods of a service, such as "chat"'))
-    return wrong
-
-
 def _wrong_gpus(pod: Pod) -> list[BadInput]:
     """A GPU request that no planner could read: better said now than when the pod waits."""
     _, bad = readable_gpus(pod.spec, pod.metadata.annotations)
     return [] if bad is None else [bad]
 
 
-def _sentence(error: BadInput) -> str:
+def sentence(error: BadInput) -> str:
     text = str(error)
     return text if text.endswith("?") else text + "."
 
@@ -139,6 +134,14 @@ def _why_untagged(pod: Pod, reading: PhaseReading, own: bool, asks: bool) -> lis
     if own and labels.GANG in (pod.metadata.labels or {}):
         return [f"{labels.GANG} is set but no phase was recognised: not tagged; {_SET_PHASE}"]
     return []
+
+
+def _told_of_conflict(pod: Pod, reading: PhaseReading) -> list[Add]:
+    """An untagged pod whose signals disagree carries why, so that the controller can say it where people look."""
+    if not reading.conflicts or labels.PHASE in (pod.metadata.labels or {}):
+        return []
+    entry = {labels.CONFLICT: _in_one(reading.conflicts)}
+    return json_patch.add_entries(("metadata", "annotations"), pod.metadata.annotations, entry)
 
 
 def _write(
@@ -167,11 +170,15 @@ def _write(
     signal = pod.metadata.annotation(labels.SIGNAL) or f"phase: {reading.signal}; gang: {gang_signal}"
 
     annotations = {labels.REACH_MODE: str(mode), labels.SIGNAL: signal}
+    if reading.conflicts:
+        annotations[labels.CONFLICT] = _in_one(reading.conflicts)
     if full and labels.TASK_SPEC not in (pod.metadata.labels or {}):
         annotations[labels.TASK_SPEC] = reading.phase
     if held and group is None:
         annotations[labels.GROUP_NAME] = podgroup_name(gang)
-    ops = json_patch.add_entries(
+    forged = [key for key in _OUR_WORDS if key in (pod.metadata.annotations or {})]
+    ops: list[Operation] = [json_patch.removed("metadata", "annotations", key) for key in forged]
+    ops += json_patch.add_entries(
         ("metadata", "labels"), pod.metadata.labels, {labels.PHASE: reading.phase, labels.GANG: gang}
     )
     ops += json_patch.add_entries(("metadata", "annotations"), pod.metadata.annotations, annotations)
@@ -181,7 +188,8 @@ def _write(
         ops += json_patch.add_item(("spec", "schedulingGates"), pod.spec.scheduling_gates, {"name": labels.GATE})
     if full:
         ops += _marker(pod)
-    warnings = [*reading.conflicts, *(_sentence(error) for error in wrong)]
+    warnings = [f"{key} is written by Isochrone alone: removed" for key in forged]
+    warnings += [*reading.conflicts, *map(sentence, wrong)]
     if by_name and asks:
         warnings.append(f"phase {reading.phase} is only named ({reading.signal}): not held; {_SET_PHASE}")
     if not asks and settings.mode == "required":
@@ -211,6 +219,10 @@ def _only_annotated(scheduler: str, third: bool, group: ExistingGroup | None) ->
         )
     assert group is not None
     return f"the pod is in a {group.system} group ({group.key}): labelled only, not held or placed by Isochrone"
+
+
+def _in_one(conflicts: tuple[str, ...]) -> str:
+    return "; ".join(conflicts)[:_MAX_CONFLICT]
 
 
 def _short(warnings: list[str]) -> tuple[str, ...]:

@@ -23,7 +23,6 @@ from admission.review import Reply, Result
 from admission.rule_watch import RulesInUse
 from admission.serving import background, health_app, listening, stopped_by_signals
 from admission.settings import HostPort, WebhookSettings
-from admission.signals import Rules
 from admission.tagging import Entry
 from topology import clock
 from topology.bad_input import BadInput
@@ -33,7 +32,10 @@ log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES: Final = 3 * 2**20  # the API server takes objects of at most 1.5 MiB
 _BODY_LIMIT_S: Final = 5.0
-_PATHS: Final = ", ".join(f"/mutate/{entry}" for entry in Entry)
+_VALIDATE: Final = "/validate"
+_VALIDATING: Final = "validate"
+_ENTRIES: Final = (*map(str, Entry), _VALIDATING)
+_PATHS: Final = ", ".join([*(f"/mutate/{entry}" for entry in Entry), _VALIDATE])
 _BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.1, 0.5, 1.0)
 
 
@@ -54,7 +56,7 @@ class Metrics:
             "isochrone_admission_reviews", "Admission reviews answered.", ("entry", "result"), registry=self.registry
         )
         # Looked up once: labels() costs more than the count itself, and zeros show that a series exists.
-        self.reviews = {(entry, result): counter.labels(entry, result) for entry in Entry for result in Result}
+        self.reviews = {(entry, result): counter.labels(entry, result) for entry in _ENTRIES for result in Result}
         self.duration = Histogram(
             "isochrone_admission_duration_seconds",
             "Time from the whole request to the answer.",
@@ -80,7 +82,8 @@ class Webhook:
         """The API server's side."""
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         for entry in Entry:
-            app.router.add_route("*", f"/mutate/{entry}", self._mutate(entry))
+            app.router.add_route("*", f"/mutate/{entry}", self._answering(entry, self._tagging(entry)))
+        app.router.add_route("*", _VALIDATE, self._answering(_VALIDATING, review.judged))
         app.router.add_route("*", "/{path:.*}", _unknown)
         return app
 
@@ -88,12 +91,17 @@ class Webhook:
         """The kubelet's and Prometheus' side."""
         return health_app(self.metrics.registry, self._checks, self._notes)
 
-    def _mutate(self, entry: Entry) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def mutate(request: web.Request) -> web.Response:
+    def _tagging(self, entry: Entry) -> Callable[[review.Request], Reply]:
+        return lambda request: review.answer(request, entry, self.rules.rules)
+
+    def _answering(
+        self, entry: str, decide: Callable[[review.Request], Reply]
+    ) -> Callable[[web.Request], Awaitable[web.Response]]:
+        async def answer(request: web.Request) -> web.Response:
             try:
                 body = await _body(request)
                 started = clock.monotonic_s()
-                reply = _decided(body, entry, self.rules.rules)
+                reply = _decided(body, decide)
             except BadInput as error:
                 response = _refused(400, str(error))
             except web.HTTPException as error:
@@ -108,7 +116,7 @@ class Webhook:
                 response.force_close()  # the API server's next request goes to another replica
             return response
 
-        return mutate
+        return answer
 
     def _checks(self) -> dict[str, str]:
         return {
@@ -157,12 +165,12 @@ async def serve(
         await asyncio.sleep(settings.drain / 1e6)
 
 
-def _decided(body: bytes, entry: Entry, rules: Rules) -> Reply:
+def _decided(body: bytes, decide: Callable[[review.Request], Reply]) -> Reply:
     request = review.decode(body)
     try:
-        return review.answer(request, entry, rules)
+        return decide(request)
     except Exception:
-        log.exception("bug while tagging a pod in namespace %s; it was allowed as it is", request.namespace)
+        log.exception("bug while looking at a pod in namespace %s; it was allowed as it is", request.namespace)
         warning = "Isochrone failed on this pod and left it alone; its log says why"
         return review.untouched(request.uid, warning, Result.FAILED)
 

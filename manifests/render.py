@@ -21,6 +21,8 @@ HEAD = "# Made from manifests/chart by `python -m manifests.render`; change the 
 def render(helm: str) -> str:
     """The chart with its defaults and its Namespace."""
     command = [helm, "template", "isochrone", str(CHART), "--namespace", NAMESPACE, "--no-hooks"]
+    # Without a cluster helm knows few kinds; every Kubernetes that we support has this one.
+    command += ["--api-versions", "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"]
     done = subprocess.run(
         [*command, "--set", "createNamespace=true"], capture_output=True, text=True, timeout=60, check=False
     )

@@ -6,15 +6,18 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def test_the_tables_of_the_reach_page_are_the_link_table() -> None:
+@pytest.mark.parametrize("script", ["update_reach.py", "update_recognition.py"])
+def test_what_comes_from_the_code_is_up_to_date(script: str) -> None:
     done = subprocess.run(
-        [sys.executable, str(ROOT / "docs" / "update_reach.py"), "--check"],
+        [sys.executable, str(ROOT / "docs" / script), "--check"],
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT)},
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, "run python docs/update_reach.py"
+    assert done.returncode == 0, f"run python docs/{script}"

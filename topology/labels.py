@@ -27,6 +27,7 @@ CARD_PEAK: Final = PREFIX + "gpu-memory-peak"  # the most it holds for a while
 
 # --- ours: annotations we write ----------------------------------------------------------------
 SIGNAL: Final = PREFIX + "signal"  # on a pod: which signal told the phase and the gang
+CONFLICT: Final = PREFIX + "phase-conflict"  # on a pod: what its signals say against each other
 PLACEMENT: Final = PREFIX + "placement"  # on a pod and a PodGroup: the readable block
 DECISION: Final = PREFIX + "decision"  # on a pod and a PodGroup: decision id, snapshot id, facts age
 

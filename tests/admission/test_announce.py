@@ -36,7 +36,7 @@ from tests.admission.held_pods import CHAT, NAMESPACE, held
 from tests.admission.pods import Raw
 from tests.topology.list_watch_server import running, until
 from topology.events import EventSink
-from topology.labels import DECISION, ENABLED, GATE, HOSTNAME, PLACEMENT, REACH_MODE, SIGNAL
+from topology.labels import CONFLICT, DECISION, ENABLED, GATE, HOSTNAME, PLACEMENT, REACH_MODE, SIGNAL
 
 # One page over NVSwitch inside a node 8.19 us, over RDMA on one leaf 24.4 us, to the other zone 2 ms.
 NODES: list[dict[str, Any]] = [
@@ -187,6 +187,19 @@ def untagged(name: str, **labels: str) -> Raw:
     del spec["schedulingGates"]
     meta = {key: value for key, value in pod["metadata"].items() if key != "annotations"}
     return {"metadata": {**meta, "labels": {**meta["labels"], **labels}}, "spec": spec}
+
+
+async def test_signals_that_disagree_are_told_whether_the_pod_is_tagged_or_not(
+    cluster: FileCluster, tmp_path: Path
+) -> None:
+    async with controlling(cluster, tmp_path):
+        open_pod, tagged = preferred("d0"), held("d1")
+        del open_pod["metadata"]["labels"]
+        for pod in (open_pod, tagged):
+            pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), CONFLICT: "x says a, y says b"}
+        create(cluster, open_pod, tagged)
+        for name in ("d0", "d1"):
+            await until(lambda name=name: "PhaseConflict" in reasons(cluster, name))  # type: ignore[misc]
 
 
 async def test_a_pod_that_passed_no_webhook_is_told_once(cluster: FileCluster, tmp_path: Path) -> None:

@@ -240,3 +240,39 @@ def test_the_claims_of_a_container_are_not_lost() -> None:
         "requests": MARKER,
         "limits": MARKER,
     }
+
+
+def test_what_only_the_controller_writes_is_taken_off() -> None:
+    forged = {"isochrone.dev/decision": "a1b2", "isochrone.dev/placement": "planned n1", "team": "x"}
+    tagging, pod = tagged(raw_pod(dict(OURS), dict(forged)))
+    assert forged.keys() & pod["metadata"]["annotations"].keys() == {"team"}
+    assert tagging.warnings == (
+        "isochrone.dev/decision is written by Isochrone alone: removed",
+        "isochrone.dev/placement is written by Isochrone alone: removed",
+    )
+
+
+def test_signals_that_disagree_are_told_on_the_pod() -> None:
+    role = {"modelserving.volcano.sh/role": "prefill", "modelserving.volcano.sh/group-name": "c-0"}
+    tagging, pod = tagged(raw_pod(role, args=CONSUMER), Entry.NAMESPACE)
+    said = "Kthena role prefill says prefill but vLLM kv_role kv_consumer says decode; the high signal wins"
+    assert (tagging.phase, tagging.warnings) == ("prefill", (said,))
+    assert pod["metadata"]["annotations"]["isochrone.dev/phase-conflict"] == said
+
+
+def test_an_undecided_pod_that_asks_carries_why_and_nothing_else() -> None:
+    raw = raw_pod({"modelserving.volcano.sh/role": "prefill", "llm-d.ai/role": "decode"})
+    _, pod = tagged(raw, Entry.NAMESPACE)
+    assert list(pod["metadata"]["annotations"]) == ["isochrone.dev/phase-conflict"]
+    assert (pod["spec"], pod["metadata"]["labels"]) == (raw["spec"], raw["metadata"]["labels"])
+    assert tagged(raw, Entry.RECOGNISE)[1] == raw
+
+
+def test_a_phase_that_only_a_name_tells_is_never_held() -> None:
+    raw = raw_pod({"app.kubernetes.io/part-of": "chat"}, env={"ROLE": "decode"}, command=["/start.sh"])
+    raw["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    tagging, pod = tagged(raw, Entry.NAMESPACE)
+    assert (tagging.phase, tagging.mode) == ("decode", "preferred")
+    assert "schedulingGates" not in pod["spec"]
+    again, _ = tagged(pod, Entry.NAMESPACE)
+    assert again.ops == ()

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import yaml
 
+from admission.rule_file import read_rules
 from manifests.render import CHART, INSTALL, find_helm, render
 from scheduler.volcano_conf import stanza
-from topology.labels import ENABLED, GANG, PHASE
+from topology.labels import CONFLICT, DECISION, ENABLED, GANG, PHASE, PLACEMENT, SIGNAL
 
 Object = dict[str, Any]
 LOCKS = ("requirements.lock", "requirements-runtime.lock")
@@ -77,6 +78,8 @@ def test_helm_lint_has_nothing_to_say() -> None:
         "webhook.failurePolicy=Fail",
         "webhook.timeoutSeconds=31",
         "webhook.recogniseEverywhere=yes",
+        "webhook.validate=never",
+        "webhook.rules=file",
         "webhook.excludeNamespaces={Kube-System}",
         "controller.replicas=2",
         "controller.quiet=500",
@@ -221,6 +224,46 @@ def test_in_enabled_namespaces_only_gpu_pods_come() -> None:
         assert part in conditions["asks-for-gpu"]
 
 
+def test_the_validating_part_can_stop_only_labelled_pods_and_is_no_condition_for_anything() -> None:
+    (configuration,) = of_kind("ValidatingWebhookConfiguration", installed())
+    hooks = {each["name"]: each for each in configuration["webhooks"]}
+    assert list(hooks) == ["phase.isochrone.dev", "gang.isochrone.dev", "owner.isochrone.dev"]
+    for hook in hooks.values():
+        assert (hook["failurePolicy"], hook["sideEffects"], hook["timeoutSeconds"]) == ("Ignore", "None", 3)
+        assert hook["clientConfig"]["service"]["path"] == "/validate"
+        assert [rule["operations"] for rule in hook["rules"]] == [["CREATE"]]
+    for labels in ({}, {PHASE: "decode"}, {GANG: "chat"}, {PHASE: "decode", GANG: "chat"}):
+        pods = [hook for hook in hooks.values() if "objectSelector" in hook]
+        asked = [hook for hook in pods if selects(expressions(hook, "objectSelector"), labels)]
+        assert len(asked) == (1 if labels else 0)
+
+
+def test_what_we_wrote_is_protected_from_everybody_but_us() -> None:
+    policy = named("ValidatingAdmissionPolicy", "isochrone-own-annotations", installed())["spec"]
+    assert policy["failurePolicy"] == "Ignore"
+    (rule,) = policy["matchConstraints"]["resourceRules"]
+    assert (rule["operations"], rule["resources"]) == (["UPDATE"], ["pods", "pods/status"])
+    exempt = policy["matchConditions"][0]["expression"]
+    assert "system:serviceaccount:isochrone-system:isochrone-controller" in exempt
+    for key in (DECISION, PLACEMENT, SIGNAL, CONFLICT):
+        assert f"'{key}'" in policy["validations"][0]["expression"]
+    binding = named("ValidatingAdmissionPolicyBinding", "isochrone-own-annotations", installed())["spec"]
+    assert binding == {"policyName": "isochrone-own-annotations", "validationActions": ["Deny"]}
+
+
+@pytest.mark.e2e
+def test_rules_are_mounted_as_a_folder_that_changes() -> None:
+    objects = template("webhook.rules.mixed=decode")
+    (rules,) = [each for each in of_kind("ConfigMap", objects) if each["metadata"]["name"] == "isochrone-rules"]
+    assert read_rules(rules["data"]["rules.yaml"], "rules.yaml").mixed_as == "decode"
+    spec = named("Deployment", "isochrone-webhook", objects)["spec"]["template"]["spec"]
+    assert {"name": "rules", "configMap": {"name": "isochrone-rules"}} in spec["volumes"]
+    (path,) = [each["value"] for each in spec["containers"][0]["env"] if each["name"] == "ISOCHRONE_RULES"]
+    (mount,) = [each for each in spec["containers"][0]["volumeMounts"] if each["name"] == "rules"]
+    assert path == f"{mount['mountPath']}/rules.yaml"
+    assert "subPath" not in mount
+
+
 # --- rights ---------------------------------------------------------------------------------------
 
 
@@ -245,11 +288,13 @@ def test_no_right_is_a_wildcard() -> None:
 
 
 def test_the_webhook_may_touch_its_certificate_and_its_configuration() -> None:
-    configuration = ("ClusterRole", "admissionregistration.k8s.io/mutatingwebhookconfigurations")
     secret = ("isochrone-webhook-cert",)
     assert rights("isochrone-webhook") == {
-        (*configuration, "get", ("zz-isochrone",)),
-        (*configuration, "patch", ("zz-isochrone",)),
+        *(
+            ("ClusterRole", f"admissionregistration.k8s.io/{kind}webhookconfigurations", verb, ("zz-isochrone",))
+            for kind in ("mutating", "validating")
+            for verb in ("get", "patch")
+        ),
         ("Role", "/secrets", "get", secret),
         ("Role", "/secrets", "update", secret),
         ("Role", "/secrets", "patch", secret),

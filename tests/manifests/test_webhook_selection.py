@@ -17,7 +17,7 @@ import yaml
 from e2e.stack.build import build
 from e2e.stack.control_plane import ControlPlane
 from manifests.render import INSTALL
-from topology.labels import ENABLED, GANG, PHASE, REACH
+from topology.labels import DECISION, ENABLED, GANG, PHASE, PLACEMENT, REACH
 
 pytestmark = pytest.mark.e2e
 
@@ -29,11 +29,13 @@ class Recorder(BaseHTTPRequestHandler):
     """Allows everything and notes the path for each pod."""
 
     seen: dict[str, list[str]]  # pod name -> paths
+    judged: dict[str, list[str]]  # object name -> paths of the validating part
 
     def do_POST(self) -> None:
         review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
         path = self.path.split("?")[0]
-        type(self).seen.setdefault(review["object"]["metadata"]["name"], []).append(path)
+        book = type(self).judged if path == "/validate" else type(self).seen
+        book.setdefault(review["object"]["metadata"]["name"], []).append(path)
         answer = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
         body = json.dumps({**answer, "response": {"uid": review["uid"], "allowed": True}}).encode()
         self.send_response(200)
@@ -49,7 +51,7 @@ class Recorder(BaseHTTPRequestHandler):
 def plane() -> Iterator[ControlPlane]:
     """An API server with everything of install.yaml, and the recorder in the webhook's place."""
     control_plane = ControlPlane(build(), "selection", audit=False)
-    Recorder.seen = {}
+    Recorder.seen, Recorder.judged = {}, {}
     pair = control_plane.authority.issue("recorder")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Recorder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -77,13 +79,12 @@ def plane() -> Iterator[ControlPlane]:
 
 
 def recorded_at(url: str, bundle: str) -> str:
-    """The webhook configuration with the recorder's address."""
-    (found,) = [
-        each for each in yaml.safe_load_all(INSTALL.read_text()) if each["kind"] == "MutatingWebhookConfiguration"
-    ]
-    for hook in found["webhooks"]:
+    """Both webhook configurations with the recorder's address."""
+    found = [each for each in yaml.safe_load_all(INSTALL.read_text()) if "webhooks" in each]
+    assert len(found) == 2
+    for hook in itertools.chain.from_iterable(each["webhooks"] for each in found):
         hook["clientConfig"] = {"url": url + hook["clientConfig"]["service"]["path"], "caBundle": bundle}
-    return yaml.safe_dump(found)
+    return yaml.safe_dump_all(found)
 
 
 _numbers = itertools.count()
@@ -168,3 +169,39 @@ def test_a_change_is_never_sent(plane: ControlPlane) -> None:
     name = f"pod-{next(_numbers) - 1}"
     plane.api("PATCH", f"/api/v1/namespaces/off/pods/{name}", {"metadata": {"labels": {GANG: "chat"}}})
     assert Recorder.seen[name] == ["/mutate/labelled"]
+
+
+def test_only_labelled_pods_and_owners_of_labelled_templates_are_judged(plane: ControlPlane) -> None:
+    labelled, other = {PHASE: "decode"}, {"team": "web"}
+    for labels in (labelled, {GANG: "chat"}, other):
+        sent(plane, "on", labels, resources=GPU)
+        pod = f"pod-{next(_numbers) - 1}"
+        assert Recorder.judged.get(pod, []) == ([] if labels is other else ["/validate"])
+        name = f"owner-{next(_numbers)}"
+        template = {
+            "metadata": {"labels": {"app": name, **labels}},
+            "spec": {"containers": [{"name": "e", "image": "e"}]},
+        }
+        spec = {"replicas": 0, "selector": {"matchLabels": {"app": name}}, "template": template}
+        owner = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
+        plane.kubectl("create", "-n", "on", "-f", "-", input=json.dumps(owner))
+        assert Recorder.judged.get(name, []) == ([] if labels is other else ["/validate"])
+
+
+def test_what_isochrone_wrote_cannot_be_changed_by_others(plane: ControlPlane) -> None:
+    sent(plane, "on", {PHASE: "decode"}, annotations={DECISION: "a1b2", "team": "x"})
+    pod = f"pod-{next(_numbers) - 1}"
+
+    def patch(annotations: dict[str, str | None]) -> str:
+        body = json.dumps({"metadata": {"annotations": annotations}})
+        try:
+            plane.kubectl("patch", "pod", pod, "-n", "on", "--type=merge", "-p", body)
+        except Exception as refused:
+            return str(refused)
+        return ""
+
+    # The policy is in force a moment after it was made.
+    plane.wait_for(lambda: "written by Isochrone" in patch({DECISION: "forged"}), 30, "the policy is in force")
+    assert "written by Isochrone" in patch({DECISION: None})
+    assert "written by Isochrone" in patch({PLACEMENT: "elsewhere"})
+    assert patch({"team": "y", REACH: "2ms"}) == ""

@@ -1,0 +1,79 @@
+"""Writes the table and the sample of docs/recognition.md; `--check` only says whether they are up to date."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from admission.admit import admitted, lines, summary
+from admission.manifest_file import documents
+from admission.signals import ROWS
+
+PAGE = Path(__file__).with_name("recognition.md")
+SAMPLE = """\
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: chat-prefill}
+spec:
+  replicas: 2
+  template:
+    spec:
+      containers:
+        - name: engine
+          image: vllm/vllm-openai
+          args: [--model, chat-8b, --kv-transfer-config, '{"kv_connector":"NixlConnector","kv_role":"kv_producer"}']
+          resources: {limits: {nvidia.com/gpu: 4}}
+---
+apiVersion: apps/v1
+kind: Deployment
+metadata: {name: chat-decode}
+spec:
+  replicas: 4
+  template:
+    spec:
+      containers:
+        - name: engine
+          image: vllm/vllm-openai
+          args: [--model, chat-8b, --kv-transfer-config, '{"kv_connector":"NixlConnector","kv_role":"kv_consumer"}']
+          resources: {limits: {nvidia.com/gpu: 2}}
+"""
+
+
+def rows() -> list[str]:
+    """One row a signal, as it is ranked."""
+    head = ["| rank | name | where | yields | confidence | source |", "|---|---|---|---|---|---|"]
+    return head + [
+        f"| {row.rank} | {row.name} | {row.where} | {row.yields} | {row.confidence} | {row.source} |" for row in ROWS
+    ]
+
+
+def sample() -> list[str]:
+    """A manifest and what `isochrone admit` prints for it."""
+    read = documents(SAMPLE, "chat.yaml")
+    found = admitted(read)
+    printed = [line for entry in found for line in lines(entry)]
+    return ["```yaml", SAMPLE.rstrip(), "```", "", "```text", *printed, summary(found, len(read)), "```"]
+
+
+def filled(text: str) -> str:
+    """The page with both parts renewed."""
+    for name, part in (("sample", sample()), ("rows", rows())):
+        start, end = f"<!-- {name}:start -->\n", f"<!-- {name}:end -->"
+        before, rest = text.split(start, 1)
+        _, after = rest.split(end, 1)
+        text = before + start + "\n".join(part) + "\n" + end + after
+    return text
+
+
+def main() -> int:
+    """0 if the page is (now) right."""
+    text = PAGE.read_text()
+    new = filled(text)
+    if "--check" in sys.argv[1:]:
+        return int(text != new)
+    PAGE.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

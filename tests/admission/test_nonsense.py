@@ -1,0 +1,98 @@
+"""What is refused, in words; what merely looks unwise is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from admission import review
+from admission.nonsense import nonsense
+from tests.admission.pods import decoded, raw_pod
+
+OURS = {"isochrone.dev/phase": "decode", "isochrone.dev/gang": "chat"}
+GROUP = "scheduling.k8s.io/group-name"
+
+
+def said(labels: dict[str, str], annotations: dict[str, str] | None = None) -> list[str]:
+    return [str(each) for each in nonsense(decoded(raw_pod(labels, annotations)))]
+
+
+@pytest.mark.parametrize(
+    ("labels", "annotations", "sentences"),
+    [
+        (OURS, {}, []),
+        ({"app": "web"}, {GROUP: "other/g"}, []),
+        ({"isochrone.dev/phase": "decoding"}, {}, ['isochrone.dev/phase is \'decoding\'; use "prefill" or "decode". ']),
+        ({"isochrone.dev/gang": ""}, {}, ["isochrone.dev/gang is ''; use one name for all pods"]),
+        ({**OURS, "isochrone.dev/gang": "team-b/chat"}, {}, ["isochrone.dev/gang is 'team-b/chat'; a gang lives in"]),
+        ({**OURS, "isochrone.dev/gang": "-"}, {}, ["isochrone.dev/gang is '-'; use at most 63 letters"]),
+        (OURS, {GROUP: "team-b/pg"}, [f"{GROUP} is 'team-b/pg'; a PodGroup is looked up in its pods' own namespace"]),
+        (OURS, {"isochrone.dev/reach": "soon"}, ["isochrone.dev/reach is 'soon'; "]),
+        (OURS, {"isochrone.dev/reach-mode": "must"}, ["isochrone.dev/reach-mode is 'must'; "]),
+        (OURS, {"isochrone.dev/min-decode": "0"}, ["isochrone.dev/min-decode is '0'; use a whole number from 1 to"]),
+        (OURS, {"isochrone.dev/min-decode": "-1"}, ["isochrone.dev/min-decode is '-1'; use a whole number from 1 to"]),
+        (OURS, {"isochrone.dev/min-decode": "four"}, ["isochrone.dev/min-decode is 'four'; use a whole number from"]),
+        (OURS, {"isochrone.dev/min-decode": "9" * 11}, ["isochrone.dev/min-decode is '99999999999'; use a whole"]),
+        (
+            OURS,
+            {"isochrone.dev/min-decode": "5", "rbg.workloads.x-k8s.io/role-size": "4"},
+            ["isochrone.dev/min-decode is '5'; use at most 4, the number of decode pods that there will be"],
+        ),
+        (OURS, {"isochrone.dev/min-prefill": "5", "rbg.workloads.x-k8s.io/role-size": "4"}, []),
+        (
+            OURS,
+            {"isochrone.dev/reach": "x", "isochrone.dev/pairing": "y"},
+            ["isochrone.dev/reach ", "isochrone.dev/p"],
+        ),
+    ],
+)
+def test_nonsense(labels: dict[str, str], annotations: dict[str, str], sentences: list[str]) -> None:
+    found = said(labels, annotations)
+    assert len(found) == len(sentences)
+    for sentence, start in zip(found, sentences, strict=True):
+        assert sentence.startswith(start)
+
+
+def judged(resource: str, content: Any, operation: str = "CREATE", group: str = "") -> dict[str, Any]:
+    request = {
+        "uid": "u",
+        "operation": operation,
+        "resource": {"group": group, "version": "v1", "resource": resource},
+        "object": content,
+    }
+    body = msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+    answer = msgspec.json.decode(review.judged(review.decode(body)).body)["response"]
+    assert isinstance(answer, dict)
+    return answer
+
+
+def test_pods_are_refused_and_never_patched() -> None:
+    assert judged("pods", raw_pod(OURS)) == {"uid": "u", "allowed": True}
+    refused = judged("pods", raw_pod({**OURS, "isochrone.dev/phase": "decod"}))
+    message = 'isochrone.dev/phase is \'decod\'; use "prefill" or "decode". Did you mean "decode"?'
+    assert refused == {"uid": "u", "allowed": False, "status": {"message": message, "code": 400}}
+    assert judged("pods", raw_pod({"isochrone.dev/phase": "x"}), "UPDATE")["allowed"]
+    assert judged("pods", {"metadata": []})["allowed"]
+
+
+def test_a_pod_that_was_merely_recognised_is_not_refused_afterwards() -> None:
+    notes = {"isochrone.dev/signal": "phase: Kthena role decode; gang: Kthena group a", "isochrone.dev/reach": "soon"}
+    assert judged("pods", raw_pod(OURS, notes))["allowed"]
+
+
+def test_owners_hear_of_their_templates() -> None:
+    def owner(replicas: int | None, annotations: dict[str, str], phase: str = "decode") -> dict[str, Any]:
+        labels = {**OURS, "isochrone.dev/phase": phase}
+        template = raw_pod(labels, annotations)
+        spec = {"template": template} if replicas is None else {"replicas": replicas, "template": template}
+        return judged("deployments", {"metadata": {"name": "chat"}, "spec": spec}, group="apps")
+
+    minimum = {"isochrone.dev/min-decode": "4"}
+    assert owner(4, minimum) == {"uid": "u", "allowed": True}
+    assert owner(0, minimum) == {"uid": "u", "allowed": True}
+    told = "isochrone.dev/min-decode is '4'; use at most 2, the number of decode pods that there will be."
+    assert owner(2, minimum) == {"uid": "u", "allowed": True, "warnings": [told]}
+    assert "at most 1," in owner(None, minimum)["warnings"][0]
+    assert not owner(1, {}, phase="both")["allowed"]

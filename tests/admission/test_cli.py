@@ -9,7 +9,7 @@ import pytest
 from admission.cli import app, main
 from scheduler.volcano_conf import stanza
 
-COMMANDS = ("webhook", "controller", "release", "admit", "volcano-conf", "demo")
+COMMANDS = ("webhook", "controller", "agent", "release", "admit", "volcano-conf", "demo")
 
 
 def leave(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

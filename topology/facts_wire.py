@@ -7,6 +7,7 @@ objects. It must never decide what facts mean.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any, Final, TypeVar
 
 from topology import agent_pb2 as wire
@@ -205,10 +206,10 @@ def read_node(message: wire.Node) -> f.NodeState:
 def read_gpu(message: wire.Gpu) -> f.Gpu:
     """One GPU."""
     links = tuple(
-        f.NvLink(
-            link=link.link,
-            active=link.state == wire.LINK_ACTIVE,
-            remote=_REMOTE_BACK.get(link.remote) if link.HasField("remote") else None,
+        _link(
+            link.link,
+            link.state == wire.LINK_ACTIVE,
+            _REMOTE_BACK.get(link.remote) if link.HasField("remote") else None,
             **_known(link, "version", "speed_mbps", "remote_bus_id"),
         )
         for link in _few("nvlinks", message.nvlinks)
@@ -231,6 +232,27 @@ def read_gpu(message: wire.Gpu) -> f.Gpu:
         ),
         **_known(message, "index", "name", "bus_id", "health_why", "numa_node", "bar1_total_bytes", "architecture"),
     )
+
+
+@lru_cache(maxsize=4096)
+def _link(
+    link: int,
+    active: bool,
+    remote: f.Remote | None,
+    version: str | None = None,
+    speed_mbps: int | None = None,
+    remote_bus_id: str | None = None,
+) -> f.NvLink:
+    """Thousands of nodes of one kind have the same few hundred links: one object each."""
+    return f.NvLink(
+        link=link, active=active, remote=remote, version=version, speed_mbps=speed_mbps, remote_bus_id=remote_bus_id
+    )
+
+
+@lru_cache(maxsize=2**16)
+def _one(text: str) -> str:
+    """The same text as one object: a GPU's uuid stands in every pair and at every network card."""
+    return text
 
 
 def _read_mig(message: wire.Mig) -> f.Mig:
@@ -343,7 +365,7 @@ def _few(field: str, items: Sequence[T]) -> Sequence[T]:
 def _text(field: str, value: str) -> str:
     if len(value) > _LONGEST:
         raise BadInput(field, value, f"at most {_LONGEST} characters are taken")
-    return value
+    return _one(value)
 
 
 def _texts(field: str, values: Sequence[str]) -> tuple[str, ...]:
@@ -355,7 +377,7 @@ def _known(message: Any, *names: str) -> dict[str, Any]:
     found = {name: getattr(message, name) for name in names if message.HasField(name)}
     for name, value in found.items():
         if isinstance(value, str):
-            _text(name, value)
+            found[name] = _text(name, value)
     return found
 
 

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 METHOD: Final = "/isochrone.agent.v1.Hub/Report"
 MAX_MESSAGE: Final = 4 * 2**20  # gRPC's own default, set on both sides so that nobody has to know it
-FIRST_PAUSE_S: Final = 1.0
+FIRST_PAUSE_S: Final = 10.0  # 5,000 agents of a hub that died come back at 500 a second
 LAST_PAUSE_S: Final = 60.0
 ACK_LIMIT_S: Final = 30.0
 PROTOCOL: Final = 1
@@ -130,6 +130,8 @@ class HubClient:
 
     async def _talk(self, call: Any, answers: _Answers, sequence: int) -> None:
         told: NodeFacts | None = None
+        if self._facts is not None:
+            self._news.set()  # a new stream starts with everything, whether or not anything is new
         while True:
             while self._facts is None or not self._news.is_set():
                 await self._wait(answers)

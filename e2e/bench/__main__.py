@@ -27,7 +27,9 @@ class Benchmark:
 
 # One line a benchmark.
 BENCHMARKS: Final[Mapping[str, Benchmark]] = {
+    "agent": Benchmark("e2e.bench.agent"),
     "gangs": Benchmark("e2e.bench.gangs", stack=True),
+    "hub": Benchmark("e2e.bench.hub"),
     "plan": Benchmark("e2e.bench.plan"),
     "reach": Benchmark("e2e.bench.reach"),
     "decide": Benchmark("e2e.bench.decide"),

@@ -38,6 +38,7 @@ from topology.labels import (
     GATE,
     GROUP_NAME,
     MARKER_RESOURCE,
+    NEAREST,
     PHASE,
     PLACEMENT,
     PREFILL,
@@ -256,7 +257,7 @@ class Announcer:
         bound_us, mode = view.settings.reach_us, view.settings.mode
         inside = None
         if known is not None:
-            node_set = known.plan.set_for(pod.metadata.label(PHASE))
+            node_set = known.plan.set_of(uid)
             index = table.index.get(node)
             inside = (
                 node_set is not None
@@ -315,7 +316,7 @@ class Announcer:
         log.info("gang placed %s", json.dumps({"gang": "/".join(key), "pods": len(plan.places)}))
 
     def _worst_pair(self, pod: Pod, view: GangView) -> PairReach | None:
-        """The farthest bound partner of the other phase, as things are now."""
+        """The bound partner of the other phase that decides, as things are now: the farthest, or the nearest of all."""
         table, size = self._state.table(), view.settings.reach_size_bytes
         here = table.index.get(pod.spec.node_name)
         phase = pod.metadata.label(PHASE)
@@ -329,7 +330,8 @@ class Announcer:
             names = (pod.metadata.name, other.metadata.name)
             prefill, decode = names if phase == PREFILL else names[::-1]
             pairs.append(PairReach(prefill, decode, table.reach.between(here, there, size)))
-        return max(pairs, key=lambda p: (p.reach.us, p.prefill, p.decode), default=None)
+        decides = min if view.settings.pairing == NEAREST else max
+        return decides(pairs, key=lambda p: (p.reach.us, p.prefill, p.decode), default=None)
 
     def _groups_of(self, pods: Iterable[Pod]) -> list[PodGroup]:
         names = sorted({f"{p.metadata.namespace}/{p.metadata.annotation(GROUP_NAME)}" for p in pods})

@@ -25,7 +25,7 @@ from admission.turn import Turn
 from admission.waiting_words import for_group, for_lost
 from topology.clock import monotonic_s
 from topology.cluster_state import ClusterState, GangKey
-from topology.labels import GANG, GATE, PHASE
+from topology.labels import GANG, GATE
 from topology.objects import Pod, PodGroup
 
 log = logging.getLogger(__name__)
@@ -292,7 +292,3 @@ class BatchAdmission:
             if not is_ours(name, view.key[1]) and f"{view.key[0]}/{name}" not in self._pod_groups:
                 return name
         return None
-
-
-def _phase(pod: Pod) -> str:
-    return pod.metadata.label(PHASE)

@@ -24,7 +24,7 @@ from scheduler.decision import Outcome, Plan
 from scheduler.policy import Policy
 from scheduler.request import GangRequest
 from topology.cluster_state import ClusterState, GangKey
-from topology.labels import DECODE, GROUP_NAME, PHASE, PREFILL
+from topology.labels import DECODE, GROUP_NAME, PREFILL
 from topology.objects import Pod
 from topology.snapshot import Snapshot
 
@@ -180,7 +180,7 @@ class Turn:
             Letting(
                 by_uid[uid],
                 node if nominate else "",
-                result.set_for(by_uid[uid].metadata.label(PHASE)),
+                result.set_of(uid),
                 self._voice.annotations(result, uid)
                 | ({GROUP_NAME: podgroup_name(view.key[1])} if moved(by_uid[uid], view.key[1]) else {}),
             )

@@ -198,7 +198,7 @@ def _bound_of(pod: Pod) -> ReachBound:
     if text := pod.metadata.annotation(labels.REACH_SIZE):
         with suppress(BadInput):
             size_bytes = units.parse_size_bytes(text, labels.REACH_SIZE)
-    return ReachBound(us, size_bytes)
+    return ReachBound(us, size_bytes, nearest=pod.metadata.annotation(labels.PAIRING) == labels.NEAREST)
 
 
 # --- where the others are ----------------------------------------------------------------------
@@ -255,8 +255,7 @@ def _too_far(snapshot: Snapshot, request: PodRequest, task: wire.Task, view: Clu
     if not away:
         return ""
     # With `pairing: nearest` one partner in reach is enough; else all of them must be.
-    nearest = task.pod.metadata.annotation(labels.PAIRING) == labels.NEAREST
-    reach, name, where = (min if nearest else max)(away, key=lambda found: (found[0].us, found[1]))
+    reach, name, where = (min if bound.nearest else max)(away, key=lambda found: (found[0].us, found[1]))
     if reach.us <= bound.us:
         return ""
     return (

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.decision import NANO, Decision
-from scheduler.judge import Need, decision_of, judge, need_of, worst_reach_us
+from scheduler.judge import Need, decision_of, judge, need_of
 from scheduler.memory_policy import card_slots
+from scheduler.partners import reach_to
 from scheduler.policy import Policy
 from scheduler.request import Partner, PodRequest, ReachBound
 from topology.isochrone_sets import nearest_us
@@ -47,11 +48,7 @@ def decide(
     known = np.unique(places[places != _UNKNOWN])
     need = need_of(request, snapshot, policy)
     named = [(p.name, table.index[n]) for p in partners for n in p.nodes if n in table.index]
-    reach = (
-        worst_reach_us(snapshot, [node for _, node in named], bound.size_bytes)
-        if named
-        else _room_for_a_partner_us(snapshot, need, bound.size_bytes)
-    )
+    reach = reach_to(table, named, bound) if named else _room_for_a_partner_us(snapshot, need, bound.size_bytes)
     judged = judge(snapshot, need, reach, bound, policy, known)
     decision = decision_of(snapshot, request, need, judged, bound, named)
     points = judged.scored.total_nano / NANO * policy.volcano_weight

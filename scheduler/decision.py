@@ -131,6 +131,17 @@ class Shortfall:
 
 
 @dataclass(frozen=True, slots=True)
+class Terms:
+    """What a plan is judged by (`scheduler.objective`): reach in us, GPUs that expected pods can no longer use, nodes
+    of the smaller isochrone set (0 where there is none)."""
+
+    worst_us: float
+    mean_us: float
+    lost_gpus: float
+    nodes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """The decisions for a whole gang, or why there is none."""
 
@@ -139,12 +150,18 @@ class Plan:
     snapshot_id: str
     decisions: Mapping[str, Decision]  # by pod uid; planned and unplanned members alike
     places: Mapping[str, str] = field(default_factory=dict)  # pod uid to node name
-    prefill_set: NodeSet | None = None
-    decode_set: NodeSet | None = None
+    sets: Mapping[str, NodeSet] = field(default_factory=dict)  # pod uid to its isochrone set
     worst: PairReach | None = None
     shortfall: Shortfall | None = None
     expanded: int = 0
+    terms: Terms | None = None  # what the plan was judged by
+    cost: float = 0.0  # points, the lower the better (scheduler.objective)
 
     def set_for(self, phase: str) -> NodeSet | None:
-        """The isochrone set of one phase."""
-        return self.prefill_set if phase == "prefill" else self.decode_set
+        """The isochrone set of one phase; None where planned pods have several (`pairing: nearest`)."""
+        found = {self.sets.get(m.uid) for m in self.request.members if m.phase == phase and m.uid in self.places}
+        return found.pop() if len(found) == 1 else None
+
+    def set_of(self, uid: str) -> NodeSet | None:
+        """The isochrone set of one planned pod: with `pairing: nearest` groups of partners have each their own."""
+        return self.sets.get(uid)

@@ -74,7 +74,7 @@ def _placed_rows(decision: Decision, plan: Plan | None, bound_node: str | None) 
         rows.append(("next", f"none: the only feasible node of {decision.node_count}"))
     if out := ruled_out(decision):
         rows.append(("out", out))
-    allowed = plan.set_for(decision.request.phase) if plan is not None else None
+    allowed = plan.set_of(decision.request.uid) if plan is not None else None
     if allowed is not None:
         rows.append(("set", set_of(allowed)))
     return rows
@@ -202,6 +202,9 @@ def gang_block(plan: Plan) -> str:
         rows.append(("set", f"both {set_of(sets[0][1])}"))
     else:
         rows += [("set", f"{p} {set_of(s)}") for p, s in sets]
+    several = [p for p in PHASES if len({plan.set_of(m.uid) for m in planned[p]}) > 1]
+    if several:
+        rows.append(("set", f"{' and '.join(several)}: one for each group of partners"))
     left = sorted(m.name for m in gang.members if m.uid not in plan.places)
     if left:
         rows.append(("left", f"out for now, {plural(len(left), 'pod')}: {', '.join(map(name_of, left[:NAMES_SHOWN]))}"))

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from scheduler.decision import KEEP, Candidate, Decision, PairReach, decision_id
 from scheduler.memory_policy import CardFit, CardNeed, card_fit, card_need, short_of_cards
+from scheduler.partners import partner_of
 from scheduler.policy import Policy
 from scheduler.request import PodRequest, ReachBound
 from scheduler.score import Scored
@@ -59,13 +60,6 @@ class Judged:
     short_of: NDArray[np.int64]  # column of the resource that is short, where the code says so; ON_CARDS for cards
     scored: Scored
     cards: CardFit | None = None
-
-
-def worst_reach_us(snapshot: Snapshot, partners: Sequence[int], size_bytes: int) -> NDArray[np.float64]:
-    """Every node's reach to its farthest partner, shape (N,). Partners are node indices, at least one."""
-    rows = [snapshot.table.reach.row_us(node, size_bytes) for node in sorted(set(partners))]
-    worst: NDArray[np.float64] = np.max(rows, axis=0)
-    return worst
 
 
 def judge(
@@ -143,7 +137,7 @@ def nearest_misses(
         node = int(judged.nodes[at_best])
         partner, reach = "", None
         if partners:
-            partner, other = _farthest(snapshot, node, partners, bound)
+            partner, other = partner_of(table, node, partners, bound)
             reach = table.reach.between(node, other, bound.size_bytes)
         misses[VerdictCode.REACH_EXCEEDED] = Verdict(
             VerdictCode.REACH_EXCEEDED,
@@ -243,7 +237,7 @@ def record_of(
     table = snapshot.table
     pair = None
     if chosen is not None and partners:
-        name, node = _farthest(snapshot, chosen, partners, bound)
+        name, node = partner_of(table, chosen, partners, bound)
         reach = table.reach.between(chosen, node, bound.size_bytes)
         mine = (name, request.name) if request.phase != PREFILL else (request.name, name)
         pair = PairReach(prefill=mine[0], decode=mine[1], reach=reach)
@@ -264,21 +258,16 @@ def record_of(
     )
 
 
-def _farthest(snapshot: Snapshot, node: int, partners: Sequence[tuple[str, int]], bound: ReachBound) -> tuple[str, int]:
-    row = snapshot.table.reach.row_us(node, bound.size_bytes)
-    return min(partners, key=lambda p: (-row[p[1]], p[0]))
-
-
 def candidate_of(
     snapshot: Snapshot, judged: Judged, position: int, partners: Sequence[tuple[str, int]], bound: ReachBound
 ) -> Candidate:
     """The readable form of one judged node."""
-    node = int(judged.nodes[position])
+    table, node = snapshot.table, int(judged.nodes[position])
     reach = None
     if partners:
-        _, partner = _farthest(snapshot, node, partners, bound)
-        reach = snapshot.table.reach.between(node, partner, bound.size_bytes)
-    return judged.scored.candidate(position, snapshot.table.names[node], reach)
+        _, partner = partner_of(table, node, partners, bound)
+        reach = table.reach.between(node, partner, bound.size_bytes)
+    return judged.scored.candidate(position, table.names[node], reach)
 
 
 def has_room(snapshot: Snapshot, need: Need) -> Mask:

@@ -2,30 +2,31 @@
 
 Rules of this file. (1) The minimum of every phase together, or nothing. (2) Members beyond the minimum that do not fit
 are left out one by one and never block their siblings. (3) Partners that already have places are never moved: joiners
-come to them. (4) What cannot be planned says why with numbers.
-
-`pairing: nearest` is planned as `all`, which is stricter and so always sound; the looser search belongs to the
-decision core.
+come to them. (4) What cannot be planned says why with numbers. (5) With `reach-mode: preferred` the bound is a wish:
+places within it if there are some, else places.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import groupby
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.decision import Outcome, Plan
+from scheduler.gang_search import GangSearch
 from scheduler.judge import Need, need_of
 from scheduler.minimum import choices
+from scheduler.partners import nodes_of
 from scheduler.planned import Places, planned
 from scheduler.policy import Policy
 from scheduler.request import GangRequest, PodRequest, ReachBound
-from scheduler.search import Found, Item, Search
+from scheduler.search import Found, Item
 from scheduler.shortfall import held_decisions, shortfall_of
 from scheduler.what_if import WHAT_IF_SHARE, remedies
-from topology.labels import PHASES
+from topology.labels import NEAREST, PHASES, PREFERRED
 from topology.snapshot import Assumed, Snapshot
 
 
@@ -35,151 +36,171 @@ def plan(gang: GangRequest, snapshot: Snapshot, policy: Policy | None = None, *,
     Without `advise` a held gang's shortfall has no remedies, which cost several more searches to find.
     """
     policy = policy or Policy()
+    gang = replace(gang, bound=replace(gang.bound, nearest=gang.pairing == NEAREST))
     for phase in PHASES:
         of_phase = [m for m in gang.members if m.phase == phase]
         if gang.still_needed(phase) > len(of_phase):
             nobody = not of_phase and not any(p.phase == phase for p in gang.partners)
             return _without_places(gang, snapshot, Outcome.WAITING_FOR_PARTNER if nobody else Outcome.WAITING_FOR_GANG)
-    needs = _needs(gang, snapshot)
-    fixed = _partner_nodes(gang, snapshot)
-    members = sorted(gang.members, key=lambda m: (m.phase, m.name, m.uid))
-    places, expanded, complete = _place(gang, snapshot, policy, members, needs, fixed)
-    if places is None:
-        outcome = Outcome.HELD if complete else Outcome.UNDECIDED
-        decisions = held_decisions(gang, snapshot, policy, needs, fixed)
-        shortfall = shortfall_of(gang, snapshot, needs, fixed)
-        if advise and outcome == Outcome.HELD:
-            trial = replace(policy, search_budget=policy.search_budget // WHAT_IF_SHARE)
+    asked = _Asked.of(gang, snapshot, policy)
+    places, expanded, complete = _place(asked, snapshot, policy, gang.bound.us)
+    if gang.mode == PREFERRED and (places is None or len(places) < len(gang.members)):
+        anywhere, more, complete = _place(asked, snapshot, policy, np.inf)
+        expanded += more
+        if anywhere is not None and (places is None or len(anywhere) > len(places)):
+            places = anywhere
+    if places is not None:
+        return planned(gang, snapshot, policy, asked.needs, places, expanded)
+    if gang.mode == PREFERRED:
+        gang = replace(gang, bound=_no_bound(gang.bound, snapshot))
+    return _held(asked, gang, snapshot, policy, expanded, complete=complete, advise=advise)
 
-            def fits(what_if: Snapshot, bound: ReachBound) -> bool:
-                asked = replace(gang, bound=bound)
-                return bool(_minimum(asked, what_if, trial, members, needs, fixed)[0])
 
-            shortfall = replace(shortfall, remedies=remedies(gang, snapshot, decisions, fits))
-        return Plan(
-            request=gang,
-            outcome=outcome,
-            snapshot_id=snapshot.id,
-            decisions=decisions,
-            shortfall=shortfall,
-            expanded=expanded,
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A gang against one node table: members in the order of names, what each needs, where partners are."""
+
+    gang: GangRequest
+    members: Sequence[PodRequest]
+    needs: Mapping[str, Need]  # by uid; members that ask for the same share one object
+    partners: Mapping[str, list[NDArray[np.int64]]]  # by phase, nodes of each partner
+
+    @classmethod
+    def of(cls, gang: GangRequest, snapshot: Snapshot, policy: Policy) -> _Asked:
+        known: dict[tuple[object, ...], Need] = {}
+        alike: dict[tuple[object, ...], Need] = {}
+        needs = {}
+        for member in gang.members:
+            key = id(member.spec), tuple(sorted(member.amounts.items())), member.phase, member.gpu, member.problem
+            if key not in known:
+                need = need_of(member, snapshot, policy)
+                asks = need.row.tobytes(), need.accepts.tobytes(), need.missing, need.cards
+                known[key] = alike.setdefault(asks, need)
+            needs[member.uid] = known[key]
+        return cls(
+            gang=gang,
+            members=sorted(gang.members, key=lambda m: (m.phase, m.name, m.uid)),
+            needs=needs,
+            partners={phase: nodes_of(gang.partners, phase, snapshot.table) for phase in PHASES},
         )
-    return planned(gang, snapshot, policy, needs, fixed, places, expanded)
+
+    def kind(self, member: PodRequest) -> tuple[str, int]:
+        """Members of one kind are interchangeable to the search."""
+        return member.phase, id(self.needs[member.uid])
 
 
-def _needs(gang: GangRequest, snapshot: Snapshot) -> dict[str, Need]:
-    """By member uid; members that ask for the same share one need."""
-    known: dict[tuple[int, tuple[tuple[str, int], ...]], Need] = {}
-    found = {}
-    for member in gang.members:
-        key = id(member.spec), tuple(sorted(member.amounts.items()))
-        if key not in known:
-            known[key] = need_of(member, snapshot)
-        found[member.uid] = known[key]
-    alike: dict[tuple[object, ...], Need] = {}
-    return {uid: alike.setdefault(_asked(need), need) for uid, need in found.items()}
-
-
-def _place(
+def _held(
+    asked: _Asked,
     gang: GangRequest,
     snapshot: Snapshot,
     policy: Policy,
-    members: Sequence[PodRequest],
-    needs: Mapping[str, Need],
-    fixed: Mapping[str, NDArray[np.int64]],
-) -> tuple[Places | None, int, bool]:
+    expanded: int,
+    *,
+    complete: bool,
+    advise: bool,
+) -> Plan:
+    outcome = Outcome.HELD if complete else Outcome.UNDECIDED
+    decisions = held_decisions(gang, snapshot, policy, asked.needs)
+    shortfall = shortfall_of(gang, snapshot, asked.needs)
+    if advise and outcome == Outcome.HELD:
+        # Advice needs to know only whether it fits: the first plan found will do.
+        trial = replace(policy, search_budget=policy.search_budget // WHAT_IF_SHARE, improve_budget=0)
+
+        def fits(what_if: Snapshot, bound: ReachBound) -> bool:
+            return bool(_minimum(replace(asked, gang=replace(gang, bound=bound)), what_if, trial, bound.us)[0])
+
+        shortfall = replace(shortfall, remedies=remedies(gang, snapshot, decisions, fits))
+    return Plan(
+        request=gang,
+        outcome=outcome,
+        snapshot_id=snapshot.id,
+        decisions=decisions,
+        shortfall=shortfall,
+        expanded=expanded,
+    )
+
+
+def _no_bound(bound: ReachBound, snapshot: Snapshot) -> ReachBound:
+    """A bound that keeps nothing apart, as a number that can be shown: the farthest two kinds of nodes are."""
+    reach = snapshot.table.reach
+    rows = [float(reach.kind_row_us(kind, bound.size_bytes).max()) for kind in range(len(reach.first))]
+    inside = float(reach.self_us(bound.size_bytes).max(initial=0.0))
+    return replace(bound, us=max([bound.us, inside, *rows]))
+
+
+def _place(asked: _Asked, snapshot: Snapshot, policy: Policy, limit_us: float) -> tuple[Places | None, int, bool]:
     """Everyone if possible; else the minimum and then whoever fits. None when the minimum does not."""
-    found, grouped = _search(gang, snapshot, policy, members, needs, fixed)
-    expanded, complete = found.expanded, found.complete
-    places = _by_uid(grouped, found)
+    places, expanded, complete = _search(asked, snapshot, policy, asked.members, limit_us)
     if places is not None:
         return places, expanded, True
-    if len(members) == sum(gang.still_needed(phase) for phase in PHASES):
+    if len(asked.members) == sum(asked.gang.still_needed(phase) for phase in PHASES):
         return None, expanded, complete
-    places, more, complete = _minimum(gang, snapshot, policy, members, needs, fixed)
+    places, more, complete = _minimum(asked, snapshot, policy, limit_us)
     expanded += more
     if places is None:
         return None, expanded, complete
-    chosen = set(places)
-    blocked: set[tuple[object, ...]] = set()
-    # One of each phase in turn, so that what fits beyond the minimum stays balanced.
-    turn: dict[str, int] = dict.fromkeys(PHASES, 0)
-    extra: list[tuple[int, str, PodRequest]] = []
-    for member in members:
-        if member.uid not in chosen:
-            extra.append((turn[member.phase], member.phase, member))
-            turn[member.phase] += 1
-    for _, _, member in sorted(extra, key=lambda e: e[:2]):
-        kind = _kind(member, needs[member.uid])
-        if kind in blocked:  # its twin found no place and room only shrinks
+    blocked: set[tuple[str, int]] = set()
+    for member in _in_turn([m for m in asked.members if m.uid not in places]):
+        if asked.kind(member) in blocked:  # its twin found no place and room only shrinks
             continue
-        now = snapshot.with_assumed(_assumed(snapshot, members, places))
-        around = {phase: np.append(fixed[phase], _nodes(members, places, phase)) for phase in PHASES}
-        found, grouped = _search(gang, now, policy, [member], needs, around)
-        expanded += found.expanded
-        place = _by_uid(grouped, found)
+        table = snapshot.table
+        placed = [m for m in asked.members if m.uid in places]
+        now = snapshot.with_assumed({m.uid: Assumed(table.names[places[m.uid]], m.amounts, m.hold) for m in placed})
+        beside = {
+            phase: asked.partners[phase] + [np.array([places[m.uid]]) for m in placed if m.phase == phase]
+            for phase in PHASES
+        }
+        place, more, _ = _search(replace(asked, partners=beside), now, policy, [member], limit_us)
+        expanded += more
         if place is None:
-            blocked.add(kind)
+            blocked.add(asked.kind(member))
         else:
             places |= place
     return places, expanded, True
 
 
-def _minimum(
-    gang: GangRequest,
-    snapshot: Snapshot,
-    policy: Policy,
-    members: Sequence[PodRequest],
-    needs: Mapping[str, Need],
-    fixed: Mapping[str, NDArray[np.int64]],
-) -> tuple[Places | None, int, bool]:
+def _in_turn(members: Sequence[PodRequest]) -> list[PodRequest]:
+    """One of each phase in turn, so that what fits beyond the minimum stays balanced."""
+    turns = []
+    for _, of_phase in groupby(members, key=lambda m: m.phase):
+        turns += list(enumerate(of_phase))
+    return [member for _, member in sorted(turns, key=lambda t: (t[0], t[1].phase))]
+
+
+def _minimum(asked: _Asked, snapshot: Snapshot, policy: Policy, limit_us: float) -> tuple[Places | None, int, bool]:
     """Places for the minimum alone, by the first choice of members that has some; nobody if nobody is needed.
 
     Which members make up the minimum matters only where they differ; choices are then tried in the order of names.
     """
-    if gang.satisfied:
+    if asked.gang.satisfied:
         return {}, 0, True
     expanded, complete = 0, True
-    for core in choices(gang, members, {m.uid: _kind(m, needs[m.uid]) for m in members}):
+    for core in choices(asked.gang, asked.members, {m.uid: asked.kind(m) for m in asked.members}):
         left = policy.search_budget - expanded
         if core is None or left <= 0:
             return None, expanded, False
-        found, grouped = _search(gang, snapshot, replace(policy, search_budget=left), core, needs, fixed)
-        expanded += found.expanded
-        complete = complete and found.complete
-        if (places := _by_uid(grouped, found)) is not None:
+        places, more, proven = _search(asked, snapshot, replace(policy, search_budget=left), core, limit_us)
+        expanded += more
+        complete = complete and proven
+        if places is not None:
             return places, expanded, True
     return None, expanded, complete
 
 
 def _search(
-    gang: GangRequest,
-    snapshot: Snapshot,
-    policy: Policy,
-    members: Iterable[PodRequest],
-    needs: Mapping[str, Need],
-    fixed: Mapping[str, NDArray[np.int64]],
-) -> tuple[Found, list[list[PodRequest]]]:
-    groups: dict[tuple[object, ...], list[PodRequest]] = {}
+    asked: _Asked, snapshot: Snapshot, policy: Policy, members: Iterable[PodRequest], limit_us: float
+) -> tuple[Places | None, int, bool]:
+    """Places for exactly these members; how many were tried; and whether None is a proof."""
+    groups: dict[tuple[str, int], list[PodRequest]] = {}
     for member in members:
-        groups.setdefault(_kind(member, needs[member.uid]), []).append(member)
+        groups.setdefault(asked.kind(member), []).append(member)
     grouped = list(groups.values())
-    if any(needs[group[0].uid].missing for group in grouped):
-        return Found(places=None, expanded=0, complete=True), grouped
-    items = [
-        Item(group[0].phase, needs[group[0].uid].row, needs[group[0].uid].accepts, len(group)) for group in grouped
-    ]
-    search = Search(snapshot, items, fixed, gang.bound.us, gang.bound.size_bytes, policy.search_budget)
-    return search.run(), grouped
-
-
-def _asked(need: Need) -> tuple[object, ...]:
-    return need.row.tobytes(), need.accepts.tobytes(), need.missing
-
-
-def _kind(member: PodRequest, need: Need) -> tuple[object, ...]:
-    """Members of one kind are interchangeable to the search. Equal needs are one object."""
-    return member.phase, id(need)
+    needs = [asked.needs[group[0].uid] for group in grouped]
+    if any(need.missing for need in needs):
+        return None, 0, True
+    items = [Item(g[0].phase, need.row, need.accepts, len(g)) for g, need in zip(grouped, needs, strict=True)]
+    found = GangSearch(snapshot, items, asked.partners, asked.gang.bound, limit_us, policy).run()
+    return _by_uid(grouped, found), found.expanded, found.complete
 
 
 def _by_uid(grouped: Sequence[Sequence[PodRequest]], found: Found) -> Places | None:
@@ -190,25 +211,6 @@ def _by_uid(grouped: Sequence[Sequence[PodRequest]], found: Found) -> Places | N
         for group, nodes in zip(grouped, found.places, strict=True)
         for member, node in zip(group, sorted(nodes), strict=True)
     }
-
-
-def _partner_nodes(gang: GangRequest, snapshot: Snapshot) -> dict[str, NDArray[np.int64]]:
-    index = snapshot.table.index
-    return {
-        phase: np.array(
-            sorted({index[n] for p in gang.partners if p.phase == phase for n in p.nodes if n in index}),
-            dtype=np.int64,
-        )
-        for phase in PHASES
-    }
-
-
-def _nodes(members: Iterable[PodRequest], places: Places, phase: str) -> NDArray[np.int64]:
-    return np.array([places[m.uid] for m in members if m.phase == phase and m.uid in places], dtype=np.int64)
-
-
-def _assumed(snapshot: Snapshot, members: Iterable[PodRequest], places: Places) -> dict[str, Assumed]:
-    return {m.uid: Assumed(snapshot.table.names[places[m.uid]], m.amounts, m.hold) for m in members if m.uid in places}
 
 
 def _without_places(gang: GangRequest, snapshot: Snapshot, outcome: str) -> Plan:

@@ -6,12 +6,11 @@ each one's own node is then judged again without it, since a pod does not compet
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from scheduler.decision import KEEP, Decision, Outcome, PairReach, Plan
+from scheduler.decision import KEEP, Decision, Outcome, PairReach, Plan, Terms
 from scheduler.judge import (
     Judged,
     Need,
@@ -21,17 +20,18 @@ from scheduler.judge import (
     nearest_misses,
     ranking_of,
     record_of,
-    worst_reach_us,
 )
+from scheduler.objective import Objective, usable_gpus
+from scheduler.partner_groups import Standing, groups_of, nodes_by_phase
+from scheduler.partners import Named, other_phase, reach_to
 from scheduler.policy import Policy
 from scheduler.request import GangRequest, PodRequest, ReachBound
 from scheduler.verdicts import VerdictCode
-from topology.isochrone_sets import as_requirement, isochrone_masks
-from topology.labels import DECODE, PHASES, PREFILL
+from topology.isochrone_sets import NodeSet, as_requirement, isochrone_masks
+from topology.labels import DECODE, PHASES, PREFERRED, PREFILL
 from topology.snapshot import Assumed, Snapshot
 
 Places = dict[str, int]  # pod uid to node index
-Named = list[tuple[str, int]]  # pod name, node index
 
 
 def planned(
@@ -39,41 +39,93 @@ def planned(
     snapshot: Snapshot,
     policy: Policy,
     needs: Mapping[str, Need],
-    fixed: Mapping[str, NDArray[np.int64]],
     places: Places,
     expanded: int,
 ) -> Plan:
-    """The plan that these places make. `fixed` are the nodes of partners by phase."""
+    """The plan that these places make."""
     table, bound = snapshot.table, gang.bound
-    mine = {phase: [places[m.uid] for m in gang.members if m.phase == phase and m.uid in places] for phase in PHASES}
-    on_phase = {phase: [*fixed[phase].tolist(), *mine[phase]] for phase in PHASES}
-    masks = isochrone_masks(table, on_phase[PREFILL], on_phase[DECODE], bound.us, bound.size_bytes)
-    sets = {phase: as_requirement(table, mask, mine[phase]) for phase, mask in zip(PHASES, masks, strict=True)}
+    pods = _standing(gang, snapshot, places)
+    sets, smaller = ({}, 0) if gang.mode == PREFERRED else _sets(gang, snapshot, pods, places)
     after = snapshot.with_assumed(
         {m.uid: Assumed(table.names[places[m.uid]], m.amounts, m.hold) for m in gang.members if m.uid in places}
     )
-    named = _named_places(gang, snapshot, places)
+    named = {phase: [(p.name, n) for p in pods if p.phase == phase for n in p.nodes] for phase in PHASES}
     kinds: dict[tuple[str, int], _Kind] = {}
     decisions: dict[str, Decision] = {}
     for member in sorted(gang.members, key=lambda m: (m.phase, m.name, m.uid)):
         need = needs[member.uid]
         key = member.phase, id(need)
         if key not in kinds:
-            partners = named[DECODE if member.phase == PREFILL else PREFILL]
-            kinds[key] = _Kind(after, need, partners, bound, policy)
+            kinds[key] = _Kind(after, need, named[other_phase(member.phase)], bound, policy)
         decisions[member.uid] = kinds[key].decision(member, places.get(member.uid))
     pairs = [d.partner for d in decisions.values() if d.partner]
+    terms = terms_of(snapshot, after, pods, bound, smaller)
+    gpus = sum(m.gpus for m in gang.members if m.uid in places)
     return Plan(
         request=gang,
         outcome=Outcome.PLANNED if places else Outcome.HELD,
         snapshot_id=snapshot.id,
         decisions=decisions,
         places={uid: table.names[node] for uid, node in sorted(places.items())},
-        prefill_set=sets[PREFILL],
-        decode_set=sets[DECODE],
+        sets=sets,
         worst=max(pairs, key=_far) if pairs else None,
         expanded=expanded,
+        terms=terms,
+        cost=Objective(policy, bound.us, gpus).cost(terms),
     )
+
+
+def _standing(gang: GangRequest, snapshot: Snapshot, places: Places) -> list[Standing]:
+    """Partners and planned members; an unbound partner on every node that it may take."""
+    index = snapshot.table.index
+    pods = [
+        Standing(p.name, p.phase, tuple(sorted(index[n] for n in p.nodes if n in index)), planned=False)
+        for p in gang.partners
+    ]
+    pods += [Standing(m.name, m.phase, (places[m.uid],), planned=True) for m in gang.members if m.uid in places]
+    return [pod for pod in pods if pod.nodes]
+
+
+def _sets(
+    gang: GangRequest, snapshot: Snapshot, pods: Sequence[Standing], places: Places
+) -> tuple[dict[str, NodeSet], int]:
+    """The isochrone set of each planned member by uid, and the nodes of the smaller set of the worst-off group."""
+    table, bound = snapshot.table, gang.bound
+    groups = groups_of(pods, table.reach, bound.size_bytes) if bound.nearest else [list(pods)]
+    found: dict[tuple[str, str], NodeSet] = {}
+    sizes = []
+    for group in groups:
+        nodes = nodes_by_phase(group)
+        masks = isochrone_masks(table, nodes[PREFILL], nodes[DECODE], bound.us, bound.size_bytes)
+        sizes.append(min(int(mask.sum()) for mask in masks))
+        for phase, mask in zip(PHASES, masks, strict=True):
+            mine = [pod for pod in group if pod.phase == phase and pod.planned]
+            written = as_requirement(table, mask, [n for pod in mine for n in pod.nodes]) if mine else None
+            if written is not None:
+                found |= dict.fromkeys(((phase, pod.name) for pod in mine), written)
+    sets = {m.uid: found[m.phase, m.name] for m in gang.members if m.uid in places and (m.phase, m.name) in found}
+    return sets, min(sizes, default=0)
+
+
+def terms_of(before: Snapshot, after: Snapshot, pods: Sequence[Standing], bound: ReachBound, smaller_set: int) -> Terms:
+    """What these places are judged by: `after` is `before` with the planned pods in it."""
+    prefill, decode = ([p for p in pods if p.phase == phase] for phase in PHASES)
+    far = np.zeros((len(prefill), len(decode)))
+    for i, one in enumerate(prefill):
+        row = np.max([before.table.reach.row_us(node, bound.size_bytes) for node in one.nodes], axis=0)
+        far[i] = [row[list(other.nodes)].max() for other in decode]
+    new = np.array([p.planned for p in prefill], dtype=bool), np.array([p.planned for p in decode], dtype=bool)
+    if bound.nearest:
+        us = np.concatenate([far[new[0]].min(axis=1, initial=np.inf), far[:, new[1]].min(axis=0, initial=np.inf)])
+    else:
+        us = far[new[0][:, None] | new[1]]
+    lost = 0.0
+    if (gpu := before.gpu_column) is not None:
+        rows = np.flatnonzero(before.used[:, gpu] != after.used[:, gpu])
+        free = [np.maximum(s.table.allocatable[rows, gpu] - s.used[rows, gpu], 0) for s in (before, after)]
+        usable = usable_gpus(int(free[0].max(initial=0)))
+        lost = float((usable[free[0]] - usable[free[1]]).sum())
+    return Terms(float(us.max(initial=0.0)), float(us.mean()) if len(us) else 0.0, lost, smaller_set)
 
 
 class _Kind:
@@ -82,9 +134,7 @@ class _Kind:
     def __init__(self, after: Snapshot, need: Need, partners: Named, bound: ReachBound, policy: Policy) -> None:
         self._after, self._need, self._partners, self._bound, self._policy = after, need, partners, bound, policy
         self._reach_us = (
-            worst_reach_us(after, [node for _, node in partners], bound.size_bytes)
-            if partners
-            else after.table.reach.self_us(bound.size_bytes)
+            reach_to(after.table, partners, bound) if partners else after.table.reach.self_us(bound.size_bytes)
         )
         self._judged = judge(after, need, self._reach_us, bound, policy)
         self._counts = counts_of(self._judged)
@@ -120,15 +170,3 @@ class _Kind:
 
 def _far(pair: PairReach) -> tuple[float, str, str]:
     return pair.reach.us, pair.prefill, pair.decode
-
-
-def _named_places(gang: GangRequest, snapshot: Snapshot, places: Places) -> dict[str, Named]:
-    """Per phase (pod name, node index) of partners and planned members; an unbound partner counts everywhere."""
-    index = snapshot.table.index
-    named: dict[str, Named] = {phase: [] for phase in PHASES}
-    for partner in gang.partners:
-        named[partner.phase] += [(partner.name, index[n]) for n in partner.nodes if n in index]
-    for member in gang.members:
-        if member.uid in places:
-            named[member.phase].append((member.name, places[member.uid]))
-    return named

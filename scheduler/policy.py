@@ -33,3 +33,19 @@ class Policy:
     peak_limit: float = 0.85
     """Share of each card that requests and prefill peaks together may reach. All peaks of a card share one head-room,
     since each is given back; this is how far that may go. At most 1 less the reserve."""
+
+    improve_budget: int = 1_200
+    """Placements a plan may try after its first complete one, to find a better one; the best so far counts then."""
+
+    reach_worst_points: float = 40.0
+    """Cost of a plan whose farthest pair is at the bound. Latency is what the user asked for, and its worst is felt."""
+
+    reach_mean_points: float = 20.0
+    """Cost of a plan whose pairs are at the bound on average: half of the worst's, since most requests see it."""
+
+    lost_points: float = 30.0
+    """Cost of a plan that takes a GPU from the expected pods for every GPU it uses. As much as half of the reach."""
+
+    set_points: float = 10.0
+    """Cost of a plan whose isochrone set is one node, a tenth of it for ten: a pod with one node to go to is stuck when
+    that node fails before it is bound."""

@@ -72,10 +72,14 @@ class Partner:
 
 @dataclass(frozen=True, slots=True)
 class ReachBound:
-    """How near the phases must be: one-way p99 microseconds for one message of `size_bytes`."""
+    """How near the phases must be: one-way p99 microseconds for one message of `size_bytes`.
+
+    To every partner; with `nearest` one partner within the bound is enough.
+    """
 
     us: float = DEFAULT_REACH_US
     size_bytes: int = DEFAULT_REACH_SIZE_BYTES
+    nearest: bool = False
 
 
 @dataclass(frozen=True, slots=True)

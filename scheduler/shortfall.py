@@ -9,18 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.decision import Decision, PairReach, Shortfall
-from scheduler.judge import Judged, Need, decision_of, has_room, judge, worst_reach_us
+from scheduler.judge import Judged, Need, decision_of, has_room, judge
+from scheduler.partners import Named, other_phase, partner_of, reach_to
 from scheduler.policy import Policy
 from scheduler.request import GangRequest, PodRequest, ReachBound
 from scheduler.verdicts import VerdictCode
 from topology.isochrone_sets import as_requirement, near_all, nearest_us
-from topology.labels import DECODE, PHASES, PREFILL
+from topology.labels import PHASES, PREFILL
 from topology.snapshot import Mask, NodeTable, Snapshot, room_for
-
-
-def _other(phase: str) -> str:
-    return DECODE if phase == PREFILL else PREFILL
-
 
 Kind = tuple[str, bytes, bytes]  # phase, need, acceptance: what tells members apart here
 
@@ -63,16 +59,28 @@ def _reach_to_others(
     bound: ReachBound,
     others: Mask,
     both: Mask,
-    fixed: Mapping[str, NDArray[np.int64]],
+    named: Mapping[str, Named],
 ) -> NDArray[np.float64]:
     """How far each node is from the other phase, (N,): its farthest place if it has some, else its nearest room.
 
-    `others` are the nodes with room for the other phase; a node is its own neighbour only with room for `both`.
+    `others` are the nodes with room for the other phase; a node is its own neighbour only with room for `both`. With
+    `nearest` a place and room do alike: whichever is nearer.
     """
-    if len(fixed[_other(phase)]):
-        return worst_reach_us(snapshot, fixed[_other(phase)].tolist(), bound.size_bytes)
+    partners = named[other_phase(phase)]
+    if partners and not bound.nearest:
+        return reach_to(snapshot.table, partners, bound)
     single = np.flatnonzero(others & ~both)
-    return nearest_us(snapshot.table, np.flatnonzero(others & both), bound.size_bytes, single)
+    room = nearest_us(snapshot.table, np.flatnonzero(others & both), bound.size_bytes, single)
+    return np.minimum(room, reach_to(snapshot.table, partners, bound)) if partners else room
+
+
+def _named(gang: GangRequest, snapshot: Snapshot) -> dict[str, list[tuple[str, int]]]:
+    """Partners by phase: (name, node index), one entry for each node that one may stand on."""
+    index = snapshot.table.index
+    return {
+        phase: [(p.name, index[n]) for p in gang.partners if p.phase == phase for n in p.nodes if n in index]
+        for phase in PHASES
+    }
 
 
 def held_decisions(
@@ -80,24 +88,19 @@ def held_decisions(
     snapshot: Snapshot,
     policy: Policy,
     needs: Mapping[str, Need],
-    fixed: Mapping[str, NDArray[np.int64]],
 ) -> dict[str, Decision]:
     """A decision per member of a gang that has no plan: no node is eligible, and each says why."""
-    room, index = _room(gang, snapshot, needs), snapshot.table.index
-    partners = {
-        phase: [(p.name, index[n]) for p in gang.partners if p.phase == phase for n in p.nodes if n in index]
-        for phase in PHASES
-    }
+    room, partners = _room(gang, snapshot, needs), _named(gang, snapshot)
     judged: dict[tuple[Kind, tuple[str, ...]], Judged] = {}
     decisions = {}
     for member in sorted(gang.members, key=lambda m: (m.phase, m.name, m.uid)):
         need, phase = needs[member.uid], member.phase
         kind = _kind(member, need)
         if (known := judged.get((kind, need.missing))) is None:
-            others = room.of[_other(phase)]
-            reach = _reach_to_others(snapshot, phase, gang.bound, others, room.both[kind], fixed)
+            others = room.of[other_phase(phase)]
+            reach = _reach_to_others(snapshot, phase, gang.bound, others, room.both[kind], partners)
             known = judged[kind, need.missing] = _judge_held(snapshot, need, reach, gang.bound, policy)
-        decisions[member.uid] = decision_of(snapshot, member, need, known, gang.bound, partners[_other(phase)])
+        decisions[member.uid] = decision_of(snapshot, member, need, known, gang.bound, partners[other_phase(phase)])
     return decisions
 
 
@@ -113,9 +116,7 @@ def _judge_held(
     return Judged(judged.nodes, codes, judged.short_of, judged.scored)
 
 
-def _closest(
-    gang: GangRequest, snapshot: Snapshot, room: _Room, fixed: Mapping[str, NDArray[np.int64]]
-) -> PairReach | None:
+def _closest(gang: GangRequest, snapshot: Snapshot, room: _Room, named: Mapping[str, Named]) -> PairReach | None:
     """The nearest pair of nodes: room for a member on one, the farthest partner or room for one on the other.
 
     Of two phases that need places the worse off counts: its nearest pair is what keeps the gang apart.
@@ -125,31 +126,33 @@ def _closest(
     both = room.shared()
     for phase in [phase for phase in PHASES if gang.still_needed(phase)]:
         here = np.flatnonzero(room.of[phase])
-        reach = _reach_to_others(snapshot, phase, gang.bound, room.of[_other(phase)], both, fixed)
+        reach = _reach_to_others(snapshot, phase, gang.bound, room.of[other_phase(phase)], both, named)
         if not len(here) or not np.isfinite(reach[here]).any():
             continue
         node = int(here[int(np.argmin(reach[here]))])
-        partners = fixed[_other(phase)]
-        others = partners if len(partners) else np.flatnonzero(room.of[_other(phase)])
-        if not len(partners) and not both[node]:
+        partners = named[other_phase(phase)]
+        others = np.flatnonzero(room.of[other_phase(phase)])
+        if not both[node]:
             others = others[others != node]
-        row = table.reach.row_us(node, size)[others]
-        other = int(others[int(np.argmax(row) if len(partners) else np.argmin(row))])
+        row = table.reach.row_us(node, size)
+        decides = [partner_of(table, node, partners, gang.bound)[1]] if partners else []
+        if decides and (not gang.bound.nearest or row[decides[0]] <= row[others].min(initial=np.inf)):
+            other = decides[0]
+        else:
+            other = int(others[int(np.argmin(row[others]))])
         pair = (node, other) if phase == PREFILL else (other, node)
         found.append(PairReach(table.names[pair[0]], table.names[pair[1]], table.reach.between(node, other, size)))
     return min(found, key=lambda p: (-p.reach.us, p.prefill, p.decode)) if found else None
 
 
-def shortfall_of(
-    gang: GangRequest, snapshot: Snapshot, needs: Mapping[str, Need], fixed: Mapping[str, NDArray[np.int64]]
-) -> Shortfall:
+def shortfall_of(gang: GangRequest, snapshot: Snapshot, needs: Mapping[str, Need]) -> Shortfall:
     """The gap of the whole gang: the closest pair with room, and the most free GPUs within the bound of one node."""
-    room = _room(gang, snapshot, needs)
+    room, named = _room(gang, snapshot, needs), _named(gang, snapshot)
     core = [member for phase in PHASES for member in _narrowest(gang, phase)]
-    best_gpus, best_where = _most_gpus(gang, snapshot, {m.phase for m in core}, room, fixed)
+    best_gpus, best_where = _most_gpus(gang, snapshot, {m.phase for m in core}, room, named)
     return Shortfall(
         needed_gpus=sum(m.gpus for m in core),
-        closest=_closest(gang, snapshot, room, fixed),
+        closest=_closest(gang, snapshot, room, named),
         best_gpus=best_gpus,
         best_where=best_where,
     )
@@ -165,7 +168,7 @@ def _most_gpus(
     snapshot: Snapshot,
     phases: Collection[str],
     room: _Room,
-    fixed: Mapping[str, NDArray[np.int64]],
+    named: Mapping[str, Named],
 ) -> tuple[int, str]:
     """The most free GPUs, on nodes with room for a member, within the bound of one node, and that surrounding in words.
 
@@ -176,10 +179,13 @@ def _most_gpus(
         return 0, ""
     usable = np.logical_or.reduce([room.of[phase] for phase in phases])
     free = np.where(usable, np.maximum(snapshot.free[:, gpu], 0), 0)
-    partners = np.unique(np.concatenate([fixed[phase] for phase in PHASES]))
-    if len(partners):
+    if any(named[phase] for phase in PHASES):
         # A phase that comes is bound to the partners of the other one only.
-        allowed = [near_all(table, fixed[_other(p)], bound.us, bound.size_bytes) & room.of[p] for p in sorted(phases)]
+        allowed = [
+            (reach_to(table, named[other_phase(p)], bound) <= bound.us if named[other_phase(p)] else room.of[p])
+            & room.of[p]
+            for p in sorted(phases)
+        ]
         return int(free[np.logical_or.reduce(allowed)].sum()), ""
     best, where = 0, None
     for centre in _centres(table, np.flatnonzero(usable), free):

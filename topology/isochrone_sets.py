@@ -81,6 +81,25 @@ def nearest_us(
     return best
 
 
+def farthest_us(table: NodeTable, members: NDArray[np.int64], size_bytes: int) -> NDArray[np.float64]:
+    """Every node's reach to the farthest member, a member's to itself too, shape (N,); 0 without members."""
+    reach = table.reach
+    members = np.unique(members)
+    kinds, counts = np.unique(reach.kind[members], return_counts=True)
+    farthest = np.zeros(len(reach.first))
+    farthest_but_own = farthest.copy()
+    for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True):
+        row = reach.kind_row_us(kind, size_bytes)
+        farthest = np.maximum(farthest, row)
+        if count == 1:
+            row = row.copy()
+            row[kind] = 0.0
+        farthest_but_own = np.maximum(farthest_but_own, row)
+    worst: NDArray[np.float64] = farthest[reach.kind]
+    worst[members] = np.maximum(farthest_but_own[reach.kind[members]], reach.self_us(size_bytes)[members])
+    return worst
+
+
 def isochrone_masks(
     table: NodeTable, prefill: Sequence[int], decode: Sequence[int], bound_us: float, size_bytes: int
 ) -> tuple[Mask, Mask]:

@@ -30,6 +30,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     "agent": Benchmark("e2e.bench.agent"),
     "gangs": Benchmark("e2e.bench.gangs", stack=True),
     "hub": Benchmark("e2e.bench.hub"),
+    "optimum": Benchmark("e2e.bench.optimum"),
     "plan": Benchmark("e2e.bench.plan"),
     "reach": Benchmark("e2e.bench.reach"),
     "decide": Benchmark("e2e.bench.decide"),

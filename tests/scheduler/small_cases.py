@@ -7,13 +7,15 @@ choice, and still shrinks (zeros are the plainest choice everywhere).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
 from typing import TypeVar
 
 from hypothesis import strategies as st
 
 from scheduler.request import GangRequest, Partner, PodRequest, ReachBound
 from tests.scheduler.clusters import node, partner, pod
-from topology.labels import DECODE, HOSTNAME, NVLINK_CLIQUE, PHASES, PREFILL
+from topology.labels import ALL_PAIRS, DECODE, HOSTNAME, NVLINK_CLIQUE, PHASES, PREFILL
 from topology.objects import Metadata, Node, PodSpec
 from topology.resources import Amounts
 from topology.snapshot import Snapshot, snapshot_of
@@ -77,13 +79,13 @@ def _snapshot(choose: Choices, limit: int) -> Snapshot:
     return snapshot_of(nodes, held)
 
 
-def _gang(choose: Choices, names: Sequence[str]) -> GangRequest:
+def _gang(choose: Choices, names: Sequence[str], most: int = 3) -> GangRequest:
     members: list[PodRequest] = []
     partners: list[Partner] = []
     minimum: dict[str, int] = {}
     for phase in PHASES:
         alike = choose.of((1, 2, 4, 4, 0))
-        for i in range(0 if choose.rarely(12) else choose.of((1, 2, 3))):
+        for i in range(0 if choose.rarely(12) else choose.of(range(1, most + 1))):
             gpus = 2 if choose.rarely(6) else alike
             pool = choose.of(("", "", "", "", "a", "b"))
             spec = PodSpec(node_selector={"pool": pool} if pool else None)
@@ -119,6 +121,53 @@ def cases(limit: int = 6) -> st.SearchStrategy[tuple[GangRequest, Snapshot]]:
         return _gang(choose, snapshot.table.names), snapshot
 
     return st.binary(min_size=130, max_size=130).map(build)
+
+
+def random_case(seed: int, pairing: str = ALL_PAIRS, nodes: int = 8, most: int = 4) -> tuple[GangRequest, Snapshot]:
+    """One case by number, larger than the others: a gang of both phases, all members its minimum."""
+    random, pods = Random(seed), list[str]()
+    while set(pods) != set(PHASES):
+        choose = Choices(random.randbytes(400))
+        snapshot = _snapshot(choose, nodes)
+        gang = _gang(choose, snapshot.table.names, most)
+        pods = [pod.phase for pod in gang.members] + [pod.phase for pod in gang.partners if gang.members]
+    bound = ReachBound(us=choose.of((1000.0, 1000.0, 3000.0, *BOUNDS_US)))
+    return replace(
+        gang, pairing=pairing, bound=bound, min_prefill=pods.count(PREFILL), min_decode=pods.count(DECODE)
+    ), snapshot
+
+
+def roomy_case(seed: int, pairing: str = ALL_PAIRS, nodes: int = 8, most: int = 4) -> tuple[GangRequest, Snapshot]:
+    """As `random_case`, of what most clusters look like: nodes of 8 GPUs of one make, partly taken, pods of one width
+    in each phase. Nearly all have a plan, and many different ones."""
+    random = Random(seed)
+    made = [
+        node(
+            f"n{i}",
+            zone=random.choice(("z1", "z1", "z1", "z2")),
+            spine=random.choice(("s1", "s2")),
+            leaf=random.choice(("l1", "l2", "l3")),
+            rdma=seed % 3 > 0,
+            nvswitch=seed % 3 > 1,
+        )
+        for i in range(random.randint(2, nodes))
+    ]
+    held = [(n.metadata.name, {"nvidia.com/gpu": random.choice((0, 0, 1, 2, 4, 4, 5, 6, 7))}) for n in made]
+    members = []
+    for phase in PHASES:
+        gpus = random.choice((1, 1, 2, 2, 4))
+        members += [pod(f"chat-{phase}-{i}", phase, gpus) for i in range(random.randint(1, most))]
+    phases = [m.phase for m in members]
+    gang = GangRequest(
+        namespace="prod",
+        name="chat",
+        members=tuple(members),
+        bound=ReachBound(us=random.choice((1000.0, 1000.0, 130.0, 3000.0))),
+        pairing=pairing,
+        min_prefill=phases.count(PREFILL),
+        min_decode=phases.count(DECODE),
+    )
+    return gang, snapshot_of(made, held)
 
 
 def enough_pods(gang: GangRequest) -> bool:

@@ -1,0 +1,205 @@
+"""Places for all pods asked for, the best that a budget finds, or the proof that there are none.
+
+First a joint search in each promising region (`narrow`, `joint`), which knows what a good plan is; then, where none of
+them holds the gang, a search over the whole cluster that only asks whether it fits (`search`), which is what makes a
+"no" true.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.joint import Joint, Part, Partners, Problem
+from scheduler.narrow import Wanted, regions
+from scheduler.objective import Floats, Objective
+from scheduler.partners import other_phase, reach_of_each
+from scheduler.policy import Policy
+from scheduler.request import ReachBound
+from scheduler.search import Found, Item, Search
+from scheduler.set_sizes import FEW, SmallSets
+from topology.labels import PHASES
+from topology.snapshot import Snapshot
+
+Places = Mapping[str, Sequence[NDArray[np.int64]]]  # by phase, the nodes of each partner
+REGION_BUDGET = 4
+"""Placements tried in one region of a large cluster, beyond one for every pod."""
+FEW_NODES = 16
+"""Up to so many nodes a plan is improved for as long as the policy allows; on n times as many for 1 of n x n x n, since
+more nodes have more good plans and each step costs more."""
+
+
+class GangSearch:
+    """One question: these items, beside these partners, within this bound."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        items: Sequence[Item],
+        partners: Places,
+        bound: ReachBound,
+        limit_us: float,
+        policy: Policy,
+    ) -> None:
+        """`bound` is what reach is measured against, `limit_us` what it may not exceed: infinity where it is a wish."""
+        self._snapshot, self._items, self._partners = snapshot, items, partners
+        self._bound, self._limit_us, self._policy = bound, limit_us, policy
+        table, gpu = snapshot.table, snapshot.gpu_column
+        self._gpu_of = [int(item.need[gpu]) if gpu is not None else 0 for item in items]
+        asked = np.flatnonzero(np.any([item.need > 0 for item in items], axis=0)) if items else np.empty(0, np.int64)
+        self._asked = asked
+        self._free = table.allocatable[:, asked] - snapshot.used[:, asked]
+        self._gpus = (
+            np.maximum(table.allocatable[:, gpu] - snapshot.used[:, gpu], 0)
+            if gpu is not None
+            else np.zeros(len(table), dtype=np.int64)
+        )
+        gpus = sum(g * item.count for g, item in zip(self._gpu_of, items, strict=True))
+        self._objective = Objective(policy, bound.us, gpus)
+        # What partners mean for a pod of each phase, by node: (worst, total, nearest, how many).
+        self._seen = {phase: self._seen_by(phase) for phase in PHASES}
+        self._order = sorted(range(len(items)), key=self._rank)
+
+    def run(self) -> Found:
+        """The best places found; `complete` without places is a proof."""
+        if not self._items:
+            return Found(places=(), expanded=0, complete=True)
+        budget, spent, best, cost = self._policy.search_budget, 0, None, np.inf
+        wanted = [
+            Wanted(item.need[self._asked], gpus, item.count, self._may(item))
+            for item, gpus in zip(self._items, self._gpu_of, strict=True)
+        ]
+        for region in regions(self._snapshot.table, self._free, self._gpus, wanted, self._near()):
+            allowed, improve = budget - spent, self._policy.improve_budget
+            if not region.whole:
+                allowed = min(allowed, REGION_BUDGET + sum(item.count for item in self._items))
+            else:
+                improve = int(improve * min(1.0, FEW_NODES / max(1, len(region.nodes))) ** 3)
+            joint = self._joint(region.nodes, allowed, improve)
+            joint.run(cost)
+            spent += joint.spent
+            if joint.best is not None:
+                best, cost = self._named(region.nodes, joint.best), joint.cost
+                if not self._policy.improve_budget:
+                    break
+            if region.whole and (joint.best is not None or joint.complete):
+                return Found(places=best, expanded=spent, complete=True)
+        if best is not None:
+            return Found(places=best, expanded=spent, complete=True)
+        return self._everywhere(spent)
+
+    # --- the pieces ----------------------------------------------------------------------------
+
+    def _everywhere(self, spent: int) -> Found:
+        """Over all nodes, for any plan at all; with `nearest` one that keeps to all partners is a plan too."""
+        size = self._bound.size_bytes
+        fixed = {
+            phase: np.unique(np.concatenate([*self._partners[phase], np.empty(0, dtype=np.int64)])).astype(np.int64)
+            for phase in PHASES
+        }
+        left = self._policy.search_budget - spent
+        found = Search(self._snapshot, self._items, fixed, self._limit_us, size, left).run()
+        complete = found.complete and (not self._bound.nearest or found.places is not None)
+        return Found(found.places, spent + found.expanded, complete)
+
+    def _seen_by(self, phase: str) -> tuple[Floats, Floats, Floats, int]:
+        partners, size = self._partners[other_phase(phase)], self._bound.size_bytes
+        nobody = np.zeros(len(self._free))
+        if not partners:
+            return nobody, nobody, nobody + np.inf, 0
+        each = reach_of_each(self._snapshot.table, partners, size)
+        return each.max(axis=0), each.sum(axis=0), each.min(axis=0), len(partners)
+
+    def _may(self, item: Item) -> NDArray[np.bool_]:
+        """Nodes for an item: accepted, and as near to partners as it must be whatever its siblings do."""
+        worst, _, nearest, count = self._seen[item.phase]
+        if not count:
+            return item.accepts
+        if not self._bound.nearest:
+            return item.accepts & (worst <= self._limit_us)
+        alone = not any(other.phase != item.phase for other in self._items)
+        return item.accepts & (nearest <= self._limit_us) if alone else item.accepts
+
+    def _near(self) -> Floats | None:
+        """The cost in reach of each node to the partners, for the phase that sees most of them."""
+        phase = max((item.phase for item in self._items), key=lambda p: (self._seen[p][3], p))
+        worst, total, nearest, count = self._seen[phase]
+        if not count:
+            return None
+        nobody = np.zeros(len(worst))
+        if self._bound.nearest:
+            return self._objective.of(nearest, nearest, nobody, 0.0)
+        return self._objective.of(worst, total / count, nobody, 0.0)
+
+    def _rank(self, index: int) -> tuple[object, ...]:
+        """The phase with fewer pods first, then the one with the widest, decode first of equals; in it widest first."""
+        item = self._items[index]
+        mine = [i for i in self._items if i.phase == item.phase]
+        widest = max(tuple(i.need.tolist()) for i in mine)
+        flipped = tuple(-n for n in widest)
+        return sum(i.count for i in mine), flipped, item.phase, tuple((-item.need).tolist()), index
+
+    def _joint(self, nodes: NDArray[np.int64], budget: int, improve: int) -> Joint:
+        table, bound = self._snapshot.table, self._bound
+        first = self._items[self._order[0]].phase
+        phases = (first, other_phase(first))
+        parts = tuple(
+            Part(
+                second=self._items[i].phase != first,
+                need=self._items[i].need[self._asked],
+                gpus=self._gpu_of[i],
+                count=self._items[i].count,
+                may=self._may(self._items[i])[nodes],
+            )
+            for i in self._order
+        )
+        seen = [self._seen[phase] for phase in phases]
+        partners = Partners(
+            worst=np.array([s[0][nodes] for s in seen]),
+            total=np.array([s[1][nodes] for s in seen]),
+            nearest=np.array([s[2][nodes] for s in seen]),
+            count=(seen[0][3], seen[1][3]),
+        )
+        problem = Problem(
+            free=self._free[nodes],
+            gpus=self._gpus[nodes],
+            reach_us=self._reach(nodes),
+            same=self._same(nodes, parts),
+            parts=parts,
+            partners=partners,
+            bound_us=self._limit_us,
+            nearest=bound.nearest,
+        )
+        sizes = None
+        if len(table) <= FEW and not bound.nearest and improve:
+            there = [sorted({int(n) for p in self._partners[phase] for n in p}) for phase in phases]
+            sizes = SmallSets(table, nodes, (there[0], there[1]), self._limit_us, bound.size_bytes)
+        return Joint(problem, self._objective, sizes, budget, improve)
+
+    def _reach(self, nodes: NDArray[np.int64]) -> Floats:
+        reach, size = self._snapshot.table.reach, self._bound.size_bytes
+        kinds, at = np.unique(reach.kind[nodes], return_inverse=True)
+        between = np.array([reach.kind_row_us(int(kind), size)[kinds] for kind in kinds]).reshape(
+            len(kinds), len(kinds)
+        )
+        matrix: Floats = between[np.ix_(at, at)]
+        np.fill_diagonal(matrix, reach.self_us(size)[nodes])
+        return matrix
+
+    def _same(self, nodes: NDArray[np.int64], parts: Sequence[Part]) -> NDArray[np.int64]:
+        """A number per node: equal where kind, free amounts and welcome are. Nodes of partners are like no other."""
+        columns = [self._snapshot.table.reach.kind[nodes], *self._free[nodes].T, *(part.may for part in parts)]
+        rows = np.stack([column.astype(np.int64) for column in columns], axis=1)
+        taken = {int(n) for partners in self._partners.values() for p in partners for n in p}
+        known: dict[object, int] = {}
+        keys: list[object] = [
+            node if node in taken else row.tobytes() for node, row in zip(nodes.tolist(), rows, strict=True)
+        ]
+        return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
+
+    def _named(self, nodes: NDArray[np.int64], best: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+        """Positions in search order back to node indices in item order."""
+        by_item = dict(zip(self._order, best, strict=True))
+        return tuple(tuple(nodes[by_item[i]].tolist()) for i in range(len(self._items)))

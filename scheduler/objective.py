@@ -1,0 +1,73 @@
+"""What makes one plan better than another: a published cost, positive, in points, the lower the better.
+
+    cost =  reach_worst_points x r(worst)       r(us) = ln(1 + us / 5) / ln(1 + bound / 5)
+          + reach_mean_points x r(mean)
+          + lost_points x lost                  GPUs that expected pods can no longer use, per GPU the gang takes
+          + set_points / nodes                  nodes of the smaller isochrone set
+
+With `pairing: all` worst and mean are over all prefill-decode pairs with a planned pod in them; with `nearest` over the
+planned pods, each with its nearest partner. r is 0 at no distance and 1 at the bound; it is logarithmic because reach
+matters by orders of magnitude (8 us on NVLink, 80 us over TCP, 2 ms between zones), and 5 us is the launch floor of a
+GPU copy, as in the score.
+
+`lost` is FGD's measure (Weng et al., USENIX ATC 2023, section 4.1) for whole GPUs, turned round: of f free GPUs on a
+node the share of expected pods that fit there can use all, the others none, so usable(f) = f x sum of the shares of
+pods that need at most f. A gang loses usable(before) - usable(after) on each node it stands on: never negative.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.decision import Terms
+from scheduler.policy import Policy
+from scheduler.score import FLOOR_US
+
+EXPECTED: Final[Mapping[int, float]] = {1: 0.25, 2: 0.25, 4: 0.25, 8: 0.25}
+"""Share of expected pods by whole GPUs, while nobody has counted: the usual tensor-parallel sizes, alike."""
+
+Floats = NDArray[np.float64]
+
+
+def usable_gpus(most: int, expected: Mapping[int, float] = EXPECTED) -> Floats:
+    """GPUs of 0 to `most` free ones on a node that expected pods can use, shape (most + 1,)."""
+    free = np.arange(most + 1)
+    share = np.zeros(most + 1)
+    for gpus, often in expected.items():
+        share += often * (free >= gpus)
+    usable: Floats = free * share
+    return usable
+
+
+class Objective:
+    """The cost of plans of one gang: `gpus` that it takes in all, within one bound."""
+
+    def __init__(self, policy: Policy, bound_us: float, gpus: int) -> None:
+        self._policy, self._gpus = policy, max(gpus, 1)
+        self._span = float(np.log1p(bound_us / FLOOR_US))
+
+    def of(self, worst_us: Floats, mean_us: Floats, lost_gpus: Floats, set_share: Floats | float) -> Floats:
+        """Costs of many plans at once; `set_share` is one over the nodes of the smaller set."""
+        policy = self._policy
+        cost: Floats = (
+            policy.reach_worst_points * np.log1p(worst_us / FLOOR_US) / self._span
+            + policy.reach_mean_points * np.log1p(mean_us / FLOOR_US) / self._span
+            + policy.lost_points * lost_gpus / self._gpus
+            + policy.set_points * set_share
+        )
+        return cost
+
+    def cost(self, terms: Terms) -> float:
+        """The cost of one plan, in points."""
+        share = 1.0 / terms.nodes if terms.nodes else 0.0
+        one = [np.array(v) for v in (terms.worst_us, terms.mean_us, terms.lost_gpus)]
+        return float(self.of(one[0], one[1], one[2], share))
+
+
+def least_loss(usable: Floats, gpus: Sequence[int]) -> list[float]:
+    """The least that a pod of so many GPUs can lose anywhere, whatever stands there already: a bound for each."""
+    return [float((usable[g:] - usable[: len(usable) - g]).min()) if 0 < g < len(usable) else 0.0 for g in gpus]

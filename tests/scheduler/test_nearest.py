@@ -1,0 +1,127 @@
+"""`pairing: nearest`: groups of partners, their sets, and a partner for every pod wherever in its set it goes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+from hypothesis import HealthCheck, assume, event, given, settings
+from hypothesis import strategies as st
+
+from scheduler.decision import Outcome, Plan
+from scheduler.partner_groups import Standing, groups_of
+from scheduler.plan import plan
+from scheduler.request import GangRequest
+from tests.scheduler import brute_force
+from tests.scheduler.clusters import gang, node, partner
+from tests.scheduler.small_cases import cases, roomy_case
+from topology.isochrone_sets import NodeSet
+from topology.labels import DECODE, NEAREST, PREFILL
+from topology.snapshot import NodeTable, Snapshot, snapshot_of
+
+PAGE = 65_536
+
+
+def two_zones() -> Snapshot:
+    """Four nodes of 4 GPUs, two in each zone: 159 us inside one, 2 ms to the other."""
+    return snapshot_of([node(f"n{i}", zone="z1" if i < 2 else "z2", gpus=4) for i in range(4)])
+
+
+def test_two_pairs_in_two_zones() -> None:
+    asked = gang(2, 2, minimum=(2, 2))
+    assert plan(asked, two_zones()).outcome == Outcome.HELD
+    made = plan(replace(asked, pairing=NEAREST), two_zones())
+    assert made.outcome == Outcome.PLANNED
+    assert made.terms is not None
+    assert round(made.terms.worst_us, 2) == 159.24
+    # One prefill and one decode in each zone, each held to its zone; no one set is right for a whole phase.
+    zones = {"n0": "z1", "n1": "z1", "n2": "z2", "n3": "z2"}
+    for uid, where in made.places.items():
+        held_to = made.set_of(uid)
+        assert held_to is not None
+        assert held_to.values == (zones[where],)
+    assert made.set_for(PREFILL) is None
+    assert {zones[made.places[f"uid-chat-{p}-{i}"]] for p in (PREFILL, DECODE) for i in (0, 1)} == {"z1", "z2"}
+
+
+def test_one_partner_within_the_bound_is_enough_for_a_joiner() -> None:
+    there = [partner("chat-prefill-0", PREFILL, "n0"), partner("chat-prefill-1", PREFILL, "n2")]
+    snapshot = snapshot_of(two_zones().table.nodes, [("n0", {"nvidia.com/gpu": 4}), ("n2", {"nvidia.com/gpu": 4})])
+    asked = gang(0, 1, partners=there)
+    assert plan(asked, snapshot).outcome == Outcome.HELD
+    made = plan(replace(asked, pairing=NEAREST), snapshot)
+    assert made.places == {"uid-chat-decode-0": "n1"}
+    decision = made.decisions["uid-chat-decode-0"]
+    assert decision.partner is not None
+    assert decision.partner.prefill == "chat-prefill-0"  # 159 us; the other is 2 ms away
+    assert made.set_of("uid-chat-decode-0") == NodeSet("topology.kubernetes.io/zone", ("z1",), 2)
+
+
+def test_stars_around_the_nearest() -> None:
+    table = NodeTable([node(n, zone="z1", leaf="l1" if n < "c" else "l2") for n in "abcd"])
+    at = {name: (table.index[name],) for name in "abcd"}
+
+    def stars(*pods: tuple[str, str, str, bool]) -> list[list[str]]:
+        standing = [Standing(name, phase, at[where], planned) for name, phase, where, planned in pods]
+        return [[pod.name for pod in group] for group in groups_of(standing, table.reach, PAGE)]
+
+    # Each leaf has one of both: two pairs.
+    pairs = [
+        ("d0", DECODE, "a", True),
+        ("d1", DECODE, "c", True),
+        ("p0", PREFILL, "b", True),
+        ("p1", PREFILL, "d", True),
+    ]
+    assert stars(*pairs) == [["p0", "d0"], ["p1", "d1"]]
+    # One decode pod is the nearest to both prefill pods: a star around it.
+    around = stars(("d0", DECODE, "a", True), ("p0", PREFILL, "b", True), ("p1", PREFILL, "d", True))
+    assert around == [["d0", "p0", "p1"]]
+    # A partner that has its place is no one's guest, and with nobody at its side it needs no group.
+    assert stars(("d0", DECODE, "a", False), ("d1", DECODE, "c", False), ("p0", PREFILL, "b", True)) == [["d0", "p0"]]
+
+
+def check_sets(made: Plan, asked: GangRequest, snapshot: Snapshot) -> None:
+    """Every planned pod has a partner that is within the bound of all of its set, wherever in its own that one is."""
+    table = snapshot.table
+
+    def inside(nodes: NodeSet) -> list[str]:
+        return [n.metadata.name for n in table.nodes if n.metadata.label(nodes.key) in nodes.values]
+
+    everywhere = [(p.phase, [n for n in p.nodes if n in table.index]) for p in asked.partners]
+    for member in asked.members:
+        if (held_to := made.set_of(member.uid)) is not None:
+            assert made.places[member.uid] in inside(held_to)
+            everywhere.append((member.phase, inside(held_to)))
+    for member in asked.members:
+        if (held_to := made.set_of(member.uid)) is not None:
+            assert any(
+                phase != member.phase
+                and all(
+                    brute_force.reach_us(snapshot, a, b, asked.bound.size_bytes) <= asked.bound.us
+                    for a, b in product(inside(held_to), theirs)
+                )
+                for phase, theirs in everywhere
+                if theirs
+            )
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@given(cases())
+def test_every_pod_keeps_a_partner_wherever_in_its_set_it_goes(case: tuple[GangRequest, Snapshot]) -> None:
+    asked, snapshot = replace(case[0], pairing=NEAREST), case[1]
+    made = plan(asked, snapshot, advise=False)
+    assume(made.places)
+    event(f"{len(set(made.sets.values()))} sets")
+    check_sets(made, asked, snapshot)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 1_000_000))
+def test_so_it_is_on_roomy_clusters(seed: int) -> None:
+    asked, snapshot = roomy_case(seed, NEAREST)
+    made = plan(asked, snapshot, advise=False)
+    assume(made.places)
+    event(f"{len(set(made.sets.values()))} sets")
+    check_sets(made, asked, snapshot)
+    if plan(replace(asked, pairing="all"), snapshot, advise=False).outcome == Outcome.PLANNED:
+        assert len(made.places) == len(asked.members)  # what keeps to all partners keeps to one

@@ -37,7 +37,9 @@ from topology.clock import monotonic_s, wall_time_s
 from topology.cluster_state import ClusterState
 from topology.events import EventSettings, EventSink
 from topology.facts import NodeFacts
+from topology.gpu_capacity import node_cards
 from topology.hub_state import HubState
+from topology.hypernode_publisher import HyperNodePublisher
 from topology.informer import Change, HasMetadata, Informer
 from topology.kept_pods import KeptPods
 from topology.kube_api import KubeApi
@@ -138,6 +140,8 @@ class Controller:
             settings=timing,
         )
         self.renewal = Renewal(self.state, gatekeeper, self.announcer, self.snapshot, settings.replan_after)
+        self.publisher = HyperNodePublisher(api, self.nodes.objects.values, self.hypernodes.objects.values, _has_gpus)
+        self.publishes = settings.publish_hypernodes
         self.measured = MeasuredWatch(settings.measured_reach, self.state, self.batch.room_appeared)
         self.metrics.follow(self)
 
@@ -190,6 +194,7 @@ class Controller:
 
     def _on_nodes(self, changes: Sequence[Change[Node]]) -> None:
         self.state.apply_nodes(_pairs(changes))
+        self.publisher.nodes_changed()
         self.batch.room_appeared()
         self.announcer.nodes_changed()
 
@@ -199,6 +204,7 @@ class Controller:
 
     def _on_hypernodes(self, changes: Sequence[Change[HyperNode]]) -> None:
         self.state.apply_hypernodes(_pairs(changes))
+        self.publisher.nodes_changed()
         self.batch.room_appeared()
 
     def _on_queues(self, changes: Sequence[Change[Queue]]) -> None:
@@ -242,7 +248,14 @@ class Controller:
             log.info("lists complete: %d nodes, %d pods", len(self.nodes.objects), len(self.pods.objects))
             gc.freeze()  # imports and first lists stay for good: no collection need look at them again
             tasks.create_task(self.batch.run())
+            if self.publishes:
+                tasks.create_task(self.publisher.run())
             tasks.create_task(self.renewal.run())
+
+
+def _has_gpus(node: Node) -> bool:
+    cards = node_cards(node)
+    return bool(cards.memory_mib) or cards.all_mig
 
 
 def _pairs(changes: Sequence[Change[T]]) -> list[tuple[T | None, T | None]]:

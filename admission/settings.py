@@ -168,6 +168,7 @@ class ControllerSettings(IsochroneSettings):
     measured_reach: str = ""  # file of measured reach, as `isochrone reach import --save` writes it; "" is none
     memory_reserve: Share = 0.15  # of each card, that nothing is planned into
     peak_limit: Share = 0.85  # of each card, that requests and prefill peaks together may reach
+    publish_hypernodes: YesNo = False  # make HyperNodes from node labels, unless others made some
     hub_listen: OptionalListen = None  # where node agents report; "" is nowhere
     hub_tls_dir: str = ""  # tls.crt, tls.key, and ca.crt that signed the agents' certificates
     hub_plaintext: YesNo = False  # without TLS: any agent may speak for any node

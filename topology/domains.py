@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from topology.label_schemes import place_of
+from topology.labels import MANAGED_BY, MANAGER
 from topology.objects import HyperNode, MemberSelector, Node
 from topology.selectors import matches_requirements
 
@@ -67,7 +68,8 @@ def membership(nodes: Iterable[Node], hypernodes: Iterable[HyperNode]) -> dict[s
     Members of type HyperNode are followed upwards; a cycle or a second parent ends the chain there instead of raising,
     since these objects are other people's. Ties between two lowest parents are broken by name.
     """
-    by_name = {h.metadata.name: h for h in hypernodes}
+    # Those that the publisher made say what the labels say already, and their rests say less than nothing.
+    by_name = {h.metadata.name: h for h in hypernodes if h.metadata.label(MANAGED_BY) != MANAGER}
     node_list = list(nodes)
     lowest: dict[str, str] = {}
     for name in sorted(by_name, key=lambda n: (by_name[n].spec.tier, n)):

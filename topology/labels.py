@@ -71,4 +71,8 @@ RDMA_AVAILABLE: Final = "feature.node.kubernetes.io/rdma.available"
 TRANSPORT: Final = PREFIX + "transport"  # on a node: "rdma" or "tcp", said by a person; wins over detection
 GPUDIRECT: Final = PREFIX + "gpudirect"  # on a node: "false" where RDMA cannot reach GPU memory
 
+# --- who made an object --------------------------------------------------------------------------
+MANAGED_BY: Final = "app.kubernetes.io/managed-by"
+MANAGER: Final = "isochrone"
+
 NVIDIA_GPU: Final = "nvidia.com/gpu"

@@ -413,3 +413,17 @@ def test_measured_reach_is_mounted_where_the_controller_looks() -> None:
     [mount] = container["volumeMounts"]
     assert env["value"] == f"{mount['mountPath']}/reach.json"
     assert spec["volumes"] == [{"name": mount["name"], "configMap": {"name": "ours", "optional": True}}]
+
+
+@pytest.mark.parametrize(("publish", "more"), [("false", set()), ("true", {"create", "patch", "delete"})])
+def test_hypernodes_are_written_only_where_that_is_asked_for(publish: str, more: set[str]) -> None:
+    rendered = template(f"controller.publishHyperNodes={publish}")
+    rules = [
+        rule
+        for each in rendered
+        if each["kind"] == "ClusterRole" and each["metadata"]["name"] == "isochrone-controller"
+        for rule in each["rules"]
+        if rule["resources"] == ["hypernodes"]
+    ]
+    assert [set(rule["verbs"]) for rule in rules] == [{"get", "list", "watch"} | more]
+    assert ("ISOCHRONE_PUBLISH_HYPERNODES" in str(rendered)) == bool(more)

@@ -278,8 +278,8 @@ async def test_an_address_that_is_taken_is_told(cluster: FileCluster, tmp_path: 
 
 
 async def test_without_a_cluster_to_talk_to_it_says_so(cluster: FileCluster, tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="nowhere"):
-        await serve(settings_for(cluster, tmp_path, kubeconfig=str(tmp_path / "nowhere")), stop=asyncio.Event())
+    with pytest.raises(BadInput, match="/nowhere"):
+        await serve(settings_for(cluster, tmp_path, kubeconfig="/nowhere"), stop=asyncio.Event())
 
 
 def test_the_defaults_are_those_of_the_contract() -> None:

@@ -1,8 +1,10 @@
-"""EDGE. `isochrone topology`: a file in, what it says out. Reads files and standard input; decides nothing else."""
+"""EDGE. `isochrone topology`: a file or the cluster in, what it says out. It reads and prints, no more."""
 
 from __future__ import annotations
 
+import asyncio
 import json
+import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -21,6 +23,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
+_NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)  # fabrics have capitals
 _Output = Annotated[str, typer.Option("-o", "--output", metavar="FORMAT", help="text or json.")]
 
 
@@ -49,20 +52,37 @@ def show(
     output: _Output = "text",
     kubeconfig: Annotated[str, typer.Option("--kubeconfig", help="Path; else the usual places.")] = "",
 ) -> None:
-    """Draw a topology: the matrix in nvidia-smi's words, and a tree."""
+    """Draw a topology, of FILE or of the cluster: the matrix in nvidia-smi's words, and a tree."""
     from topology.graph_text import around, as_dict, picture
 
     as_json = _wants_json(output)
+    if node and not _NODE.fullmatch(node):
+        raise BadInput("--node", node, "it is the name of a node: letters, digits, - and .")
     if not file:
-        raise BadInput("what to show", "missing", "name a topology file")
-    topology = _read(file)
-    if node:
-        topology = around(topology, node)
+        from topology.kube_errors import ApiFailure
+
+        try:
+            topology = asyncio.run(_ask(node, kubeconfig))
+        except ApiFailure as failure:
+            typer.echo(f"isochrone: {failure}", err=True)
+            raise typer.Exit(1) from None
+    else:
+        topology = _read(file)
+        if node:
+            topology = around(topology, node)
     if as_json:
         typer.echo(json.dumps(as_dict(topology), indent=2))
         return
     for line in picture(topology):
         typer.echo(line)
+
+
+async def _ask(node: str, kubeconfig: str) -> Topology:
+    from topology.cluster_topology import cluster_topology
+    from topology.kube_api import KubeApi
+
+    async with await KubeApi.connect(kubeconfig or None) as api:
+        return await cluster_topology(api, node)
 
 
 def _wants_json(output: str) -> bool:

@@ -11,14 +11,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 from topology.bad_input import BadInput
-from topology.graph import Part, PartKind, Topology, above
+from topology.graph import NETWORK_SWITCHES, Part, PartKind, Topology, above
 from topology.link_words import HOP, NODE, PHB, PIX, PXB, SELF, SYS, UNKNOWN, rank
 
 _SHOWN_CHILDREN: Final = 16  # of one leaf switch; the rest are counted
 _MATRIX_DEVICES: Final = 64
 _UNSAID: Final = "N/A"  # nvidia-smi's own word for a thing that it cannot say
 
-_NETWORK: Final = (PartKind.LEAF, PartKind.SPINE, PartKind.CORE, PartKind.SWITCH)
 _LEGEND: Final = {
     SELF: "itself",
     SYS: "through PCIe and the interconnect between NUMA nodes",
@@ -65,7 +64,7 @@ def as_dict(topology: Topology) -> dict[str, Any]:
                 "zone": part.zone or None,
                 "region": part.region or None,
             }
-            for part in topology.of_kind(*_NETWORK, PartKind.NVSWITCH, PartKind.PCIE_SWITCH)
+            for part in topology.of_kind(*NETWORK_SWITCHES, PartKind.NVSWITCH, PartKind.PCIE_SWITCH)
         ],
     }
 
@@ -77,6 +76,7 @@ def summary(topology: Topology) -> str:
         PartKind.NIC: "NIC",
         PartKind.NVSWITCH: "NVSwitch",
         PartKind.PCIE_SWITCH: "PCIe switch",
+        PartKind.PCI_ROOT: "PCI root",
         PartKind.NUMA: "NUMA node",
         PartKind.HOST: "host",
         PartKind.LEAF: "leaf switch",

@@ -56,8 +56,8 @@ def word_of(cell: str) -> str | None:
 
 
 def rank(word: str) -> int:
-    """0 for oneself, 1 for NVLink, then worse by one a step up to 8 for `unknown`."""
-    return _RANK.get(word, 1)
+    """0 for oneself, 1 for NVLink, then worse by one a step up to 8 for `unknown`; 9 for the network."""
+    return 1 if nvlinks(word) else _RANK.get(word, 9)
 
 
 def agreed(one: str, other: str) -> str | None:

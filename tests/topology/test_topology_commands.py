@@ -8,9 +8,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from aiohttp import web
 
 from admission.cli import main
+from tests.topology.list_watch_server import status, write_kubeconfig
 from tests.topology.samples import TOPO_MATRIX as SMALL
+from tests.topology.scripted_server import ScriptedServer
+from topology.cluster_topology import cluster_topology
+from topology.graph_text import picture
+from topology.kube_api import KubeApi
 
 
 def leave(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
@@ -109,7 +115,8 @@ def test_a_bad_file_is_one_sentence_and_code_2(
         (["import", "/does/not/exist"], "FILE is '/does/not/exist'; it must be a readable file: No such file"),
         (["import", "/"], "FILE is '/'; it must be a readable file: Is a directory"),
         (["import", "/does/not/exist", "-o", "yaml"], "-o is 'yaml'; it is text or json"),
-        (["show"], "what to show is 'missing'; name a topology file"),
+        (["show", "--node", "../x"], "--node is '../x'; it is the name of a node: letters, digits, - and ."),
+        (["show", "--kubeconfig", "/does/not/exist"], "kubeconfig is '/does/not/exist'"),
     ],
 )
 def test_a_wrong_call_is_one_sentence_and_code_2(
@@ -117,3 +124,58 @@ def test_a_wrong_call_is_one_sentence_and_code_2(
 ) -> None:
     assert leave(monkeypatch, *arguments) == 2
     assert capsys.readouterr().err.startswith(f"isochrone: {sentence}")
+
+
+async def test_a_node_is_shown_from_the_cluster(tmp_path: Path) -> None:
+    node = {
+        "metadata": {
+            "name": "n1",
+            "labels": {
+                "nvidia.com/gpu.count": "2",
+                "topology.kubernetes.io/zone": "z1",
+                "nvidia.com/gpu.clique": "u.7",
+            },
+        }
+    }
+    member = {"type": "Node", "selector": {"exactMatch": {"name": "n1"}}}
+    hypernode = {"metadata": {"name": "s0"}, "spec": {"tier": 1, "members": [member]}}
+    async with ScriptedServer(tmp_path) as server:
+        server.answers += [
+            lambda: web.json_response(node),
+            lambda: web.json_response({"metadata": {}, "items": [hypernode]}),
+        ]
+        async with await KubeApi.connect(write_kubeconfig(tmp_path, server.url)) as api:
+            topology = await cluster_topology(api, "n1")
+        assert [seen.path for seen in server.seen] == [
+            "/api/v1/nodes/n1",
+            "/apis/topology.volcano.sh/v1alpha1/hypernodes",
+        ]
+    assert list(picture(topology)) == [
+        "      GPU0  GPU1  NUMA",
+        "GPU0  X     N/A   N/A",
+        "GPU1  N/A   X     N/A",
+        "",
+        "N/A  = not said by the source",
+        "",
+        "s0 (leaf)",
+        "  n1 (host, NVLink domain u.7, zone z1)",
+        "    GPU0",
+        "    GPU1",
+    ]
+
+
+async def test_a_cluster_is_read_in_pages_and_without_hypernodes(tmp_path: Path) -> None:
+    pages = [
+        {"metadata": {"continue": "more"}, "items": [{"metadata": {"name": "n1"}}]},
+        {"metadata": {}, "items": [{"metadata": {"name": "n2"}}]},
+    ]
+    async with ScriptedServer(tmp_path) as server:
+        server.answers += [
+            lambda: web.json_response(pages[0]),
+            lambda: web.json_response(pages[1]),
+            lambda: status(404, "NotFound"),
+        ]
+        async with await KubeApi.connect(write_kubeconfig(tmp_path, server.url)) as api:
+            topology = await cluster_topology(api)
+    assert [part.name for part in topology.parts] == ["n1", "n2"]
+    assert server.seen[1].query == {"limit": "500", "continue": "more"}

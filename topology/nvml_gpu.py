@@ -126,29 +126,30 @@ def _sum(gpu_uuid: str, instances: list[Memory]) -> Memory | None:
 
 def read_links(asker: Asker, handle: Any) -> tuple[NvLink, ...]:
     """Every link that exists. Behind an NVSwitch the remote address is the switch's, never a GPU's."""
-    count = _field(asker, handle, _COUNT_FIELD, 0)
+    count = _fields(asker, handle, [(_COUNT_FIELD, 0)])[0]
+    links = range(min(count, _MOST_LINKS) if count is not None else _MOST_LINKS)
+    speeds = _fields(asker, handle, [(_SPEED_FIELD, link) for link in links])  # one call for all: megabytes a second
     found, refusals = [], []
-    for link in range(min(count, _MOST_LINKS) if count is not None else _MOST_LINKS):
+    for link, speed in zip(links, speeds, strict=True):
         code, state = asker.answer("nvmlDeviceGetNvLinkState", handle, link)
         if code:
             refusals.append(code)
-            state = _field(asker, handle, _STATE_FIELD, link)
+            state = _fields(asker, handle, [(_STATE_FIELD, link)])[0]
             if state is None:
                 continue  # absent links say NotSupported or InvalidArgument
         active = state in (1, 2)  # 2 is asleep: it wakes when it is used
-        remote, address, version, speed = None, None, None, None
+        remote, address, version = None, None, None
         if active:
             remote = _REMOTES.get(asker.ask("", "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link, quiet=True))
             pci = asker.ask("", "nvmlDeviceGetNvLinkRemotePciInfo", handle, link, quiet=True)
             address = bus_id(pci) if pci is not None and pci.busId else None
             version = _VERSIONS.get(asker.ask("", "nvmlDeviceGetNvLinkVersion", handle, link, quiet=True))
-            speed = _field(asker, handle, _SPEED_FIELD, link)  # megabytes a second
         found.append(
             NvLink(
                 link=link,
                 active=active,
                 version=version,
-                speed_mbps=speed * 8 if speed else None,
+                speed_mbps=speed * 8 if active and speed else None,
                 remote=remote,
                 remote_bus_id=address,
             )
@@ -158,13 +159,17 @@ def read_links(asker: Asker, handle: Any) -> tuple[NvLink, ...]:
     return tuple(found)
 
 
-def _field(asker: Asker, handle: Any, field: int, scope: int) -> int | None:
-    """An integer from nvmlDeviceGetFieldValues, whose entries have return codes of their own."""
-    code, values = asker.answer("nvmlDeviceGetFieldValues", handle, [(field, scope)])
-    if code or values[0].nvmlReturn:
-        return None
-    kind, value = values[0].valueType, values[0].value
-    return {1: value.uiVal, 2: value.ulVal, 3: value.ullVal, 4: value.sllVal, 5: value.siVal, 6: value.usVal}.get(kind)
+def _fields(asker: Asker, handle: Any, wanted: list[tuple[int, int]]) -> list[int | None]:
+    """Integers from nvmlDeviceGetFieldValues; each of its entries has a return code of its own."""
+    code, values = asker.answer("nvmlDeviceGetFieldValues", handle, wanted) if wanted else (0, ())
+    if code:
+        return [None] * len(wanted)
+    return [None if value.nvmlReturn else _integer(value.valueType, value.value) for value in values]
+
+
+def _integer(kind: int, value: Any) -> int | None:
+    names = {1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}  # NVML_VALUE_TYPE_*
+    return int(getattr(value, names[kind])) if kind in names else None
 
 
 # --- fabric --------------------------------------------------------------------------------------

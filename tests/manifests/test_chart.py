@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import re
 import subprocess
@@ -15,6 +16,7 @@ import yaml
 from admission.rule_file import read_rules
 from manifests.render import CHART, INSTALL, find_helm, render
 from scheduler.volcano_conf import stanza
+from topology.agent_settings import AgentSettings
 from topology.labels import CONFLICT, DECISION, ENABLED, GANG, PHASE, PLACEMENT, SIGNAL
 
 Object = dict[str, Any]
@@ -399,6 +401,56 @@ def test_the_image_has_the_runtime_packages_of_the_lock() -> None:
     root = Path(INSTALL).parents[1]
     pins = {name: set(re.findall(r"^([a-z0-9.-]+==\S+)", (root / name).read_text(), re.MULTILINE)) for name in LOCKS}
     assert pins[LOCKS[1]] < pins[LOCKS[0]], "compile requirements-runtime.lock again"
+
+
+@pytest.mark.e2e
+def test_agents_are_off_and_with_them_hub_port_and_host_folders() -> None:
+    assert not of_kind("DaemonSet", installed())
+    assert "8830" not in INSTALL.read_text()
+
+
+@pytest.mark.e2e
+def test_an_agent_runs_on_gpu_nodes_with_read_only_host_folders_and_no_token() -> None:
+    objects = template("agent.enabled=true", "createNamespace=true", "controller.networkPolicy.enabled=true")
+    spec = named("DaemonSet", "isochrone-agent", objects)["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    assert env["ISOCHRONE_HUB"] == "isochrone-controller.elsewhere.svc:8830"
+    named_node = container["env"][0]
+    assert named_node == {"name": "ISOCHRONE_NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    assert all(mount["readOnly"] for mount in container["volumeMounts"])
+    assert {volume["hostPath"]["path"] for volume in spec["volumes"]} == {
+        "/sys",
+        "/var/lib/kubelet/pod-resources",
+        "/etc/isochrone/agent",
+    }
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert spec["automountServiceAccountToken"] is False
+    assert (spec["runtimeClassName"], spec["nodeSelector"]) == ("nvidia", {"nvidia.com/gpu.present": "true"})
+    # What only an agent's settings know is read by the agent alone.
+    known = {f"ISOCHRONE_{field.name.upper()}" for field in dataclasses.fields(AgentSettings)}
+    assert {name for name in env if name.startswith("ISOCHRONE_")} <= known
+    labels = named("Namespace", "elsewhere", objects)["metadata"]["labels"]
+    assert labels["pod-security.kubernetes.io/enforce"] == "privileged"
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("plaintext", ["false", "true"])
+def test_the_controller_serves_the_hub_for_agents(plaintext: str) -> None:
+    objects = template("agent.enabled=true", f"agent.plaintext={plaintext}", "controller.networkPolicy.enabled=true")
+    spec = named("Deployment", "isochrone-controller", objects)["spec"]["template"]["spec"]
+    (container,) = spec["containers"]
+    env = {each["name"]: each.get("value") for each in container["env"]}
+    assert env["ISOCHRONE_HUB_LISTEN"] == "0.0.0.0:8830"
+    assert ("ISOCHRONE_HUB_PLAINTEXT" in env) == (plaintext == "true")
+    mounts = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", [])}
+    assert mounts.get("hub") == env.get("ISOCHRONE_HUB_TLS_DIR")
+    secrets = [volume["secret"]["secretName"] for volume in spec.get("volumes", []) if "secret" in volume]
+    assert secrets == ([] if plaintext == "true" else ["isochrone-hub-tls"])
+    service = named("Service", "isochrone-controller", objects)
+    assert {"name": "hub", "port": 8830, "targetPort": "hub"} in service["spec"]["ports"]
+    (policy,) = of_kind("NetworkPolicy", objects)
+    assert {"ports": [{"protocol": "TCP", "port": "hub"}]} in policy["spec"]["ingress"]
 
 
 def test_measured_reach_is_mounted_where_the_controller_looks() -> None:

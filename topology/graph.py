@@ -21,6 +21,7 @@ MAX_LINKS: Final = 500_000
 MAX_NAME_CHARS: Final = 253  # a Kubernetes node name (RFC 1123 subdomain)
 MAX_WARNINGS: Final = 50
 MAX_DEPTH: Final = 32
+_WARNING_CHARS: Final = 600
 
 
 class PartKind(Enum):
@@ -105,6 +106,9 @@ class TopologyBuilder:
                 raise bad(line, "name", part.name, f"it is given {what}; every name stands for one thing")
             return
         check_name(part.name, line)
+        for said in (part.device, part.cpus[:MAX_NAME_CHARS], part.domain, part.zone, part.region):
+            if said:
+                check_name(said, line)
         if len(self.parts) >= MAX_PARTS:
             raise bad(line, "number of parts", f"above {MAX_PARTS}", "split the file")
         self.parts[part.name] = part
@@ -125,6 +129,7 @@ class TopologyBuilder:
 
     def warn(self, text: str) -> None:
         """One sentence about what was read with a doubt; beyond the limit they are only counted."""
+        text = "".join(letter if letter.isprintable() else "?" for letter in text[:_WARNING_CHARS])
         if len(self._warnings) < MAX_WARNINGS:
             self._warnings[text] = None
         elif text not in self._warnings:

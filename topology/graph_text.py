@@ -139,30 +139,34 @@ def matrix(topology: Topology, devices: Sequence[Part]) -> Iterator[str]:
 
 
 def tree(topology: Topology) -> Iterator[str]:
-    """What is inside what, two spaces a level; hosts of one switch beyond a few are counted."""
+    """What is inside what, two spaces a level; children beyond a few are counted, a zone is said where it changes."""
     inside: dict[str, list[Part]] = {}
-    for part in topology.parts:
-        inside.setdefault(part.inside, []).append(part)
-    stack = [(0, part) for part in reversed(inside.get("", []))]
+    by_name = {part.name: part for part in topology.parts}
+    for each in topology.parts:
+        inside.setdefault(each.inside, []).append(each)
+    stack: list[tuple[int, Part | str]] = [(0, top) for top in reversed(inside.get("", []))]
     while stack:
         depth, part = stack.pop()
-        yield "  " * depth + _named(part)
+        if isinstance(part, str):
+            yield "  " * depth + part
+            continue
+        yield "  " * depth + _named(part, by_name.get(part.inside))
         children = inside.get(part.name, [])
         shown = children if len(children) <= _SHOWN_CHILDREN else children[: _SHOWN_CHILDREN // 2]
         if len(shown) < len(children):
             first, last = children[len(shown)].name, children[-1].name
-            yield "  " * (depth + 1) + f"and {len(children) - len(shown)} more, {first} to {last}"
+            stack.append((depth + 1, f"and {len(children) - len(shown)} more, {first} to {last}"))
         stack += [(depth + 1, child) for child in reversed(shown)]
 
 
-def _named(part: Part) -> str:
+def _named(part: Part, outer: Part | None) -> str:
     notes = [] if part.kind in (PartKind.GPU, PartKind.NIC, PartKind.NUMA) else [part.kind.value]
     if part.kind is PartKind.NIC and not part.device:
         notes.append("nic")
     notes += [part.device] if part.device and part.device != part.name else []
     notes += [f"NVLink domain {part.domain}"] if part.domain else []
-    notes += [f"zone {part.zone}"] if part.zone else []
-    notes += [f"region {part.region}"] if part.region else []
+    notes += [f"zone {part.zone}"] if part.zone and (outer is None or outer.zone != part.zone) else []
+    notes += [f"region {part.region}"] if part.region and (outer is None or outer.region != part.region) else []
     return f"{part.name} ({', '.join(notes)})" if notes else part.name
 
 
@@ -179,6 +183,10 @@ def around(topology: Topology, node: str) -> Topology:
     by_name = {part.name: part for part in topology.parts}
     kept = {node, *(part.name for part in above(by_name, hosts[node]))}
     kept.update(part.name for part in topology.parts if any(up.name == node for up in above(by_name, part)))
+    for link in topology.links:  # the switches that its cables end in, also where they are several
+        for end, other in ((link.a, link.b), (link.b, link.a)):
+            if (end == node or by_name[end].inside == node) and by_name[other].kind in NETWORK_SWITCHES:
+                kept.add(other)
     return Topology(
         topology.source,
         tuple(part for part in topology.parts if part.name in kept),

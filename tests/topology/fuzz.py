@@ -6,6 +6,7 @@ strewn in, lines exchanged, other samples spliced. One seed gives one series, so
 
 from __future__ import annotations
 
+import json
 import random
 import resource
 import signal
@@ -179,9 +180,9 @@ def run(name: str, count: int, seed: int) -> tuple[int, int]:
                 topology = read(text)
                 good += 1
                 if number % 32 == 0:
-                    for _ in picture(topology):
-                        pass
-                    as_dict(topology)
+                    if not all(line.isprintable() for line in picture(topology)):
+                        raise ValueError("a line of the picture is not printable")
+                    json.dumps(as_dict(topology))
             except BadInput as sentence:
                 refused += 1
                 if "\n" in str(sentence):

@@ -1,0 +1,79 @@
+"""Writes the tables and outputs of docs/topology.md from the code; `--check` only says whether they are up to date."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from topology.formats import read
+from topology.graph_text import as_dict, picture, summary
+from topology.label_schemes import NVLINK_DOMAINS, SCHEMES
+
+PAGE = Path(__file__).with_name("topology.md")
+
+MATRIX = """\
+\tGPU0\tGPU1\tGPU2\tGPU3\tNIC0\tCPU Affinity\tNUMA Affinity\tGPU NUMA ID
+GPU0\t X \tNV12\tSYS\tSYS\tPXB\t0-31\t0\t\tN/A
+GPU1\tNV12\t X \tSYS\tSYS\tPXB\t0-31\t0\t\tN/A
+GPU2\tSYS\tSYS\t X \tNV8\tSYS\t32-63\t1\t\tN/A
+GPU3\tSYS\tSYS\tNV12\t X \tSYS\t32-63\t1\t\tN/A
+NIC0\tPXB\tPXB\tSYS\tSYS\t X
+
+NIC Legend:
+
+  NIC0: mlx5_0
+"""
+
+SLURM = """\
+SwitchName=spine1 Switches=leaf[1-2]
+SwitchName=leaf1 Nodes=gpu[001-002]
+SwitchName=leaf2 Nodes=gpu[003-040]
+BlockName=rack1 Nodes=gpu[001-002]
+"""
+
+
+def labels() -> list[str]:
+    """One row a scheme, one a key for NVLink domains."""
+    rows = ["| scheme | nearest tier first |", "|---|---|"]
+    rows += [f"| {scheme.name} | {', '.join(f'`{key}`' for key in scheme.tiers)} |" for scheme in SCHEMES]
+    return [*rows, f"| NVLink domain | {', '.join(f'`{key}`' for key in NVLINK_DOMAINS)} |"]
+
+
+def shown(text: str) -> list[str]:
+    """What `isochrone topology show` draws."""
+    return ["```", *picture(read(text.encode())), "```"]
+
+
+def imported(text: str) -> list[str]:
+    """What `isochrone topology import` says, and the start of its JSON."""
+    topology = read(text.encode())
+    said = as_dict(topology)
+    brief = {**said, "links": said["links"][:1], "gpus": said["gpus"][:1]}
+    warnings = [f"warning: {warning}" for warning in topology.warnings]
+    return ["```", summary(topology), *warnings, "```", "", "```json", json.dumps(brief, indent=2), "```"]
+
+
+def filled(text: str) -> str:
+    """The page with everything renewed."""
+    parts = {"labels": labels(), "show": shown(MATRIX), "import": imported(MATRIX), "cluster": shown(SLURM)}
+    for name, rows in parts.items():
+        start, end = f"<!-- {name}:start -->\n", f"<!-- {name}:end -->"
+        before, rest = text.split(start, 1)
+        _, after = rest.split(end, 1)
+        text = before + start + "\n".join(rows) + "\n" + end + after
+    return text
+
+
+def main() -> int:
+    """0 if the page is (now) right."""
+    text = PAGE.read_text()
+    new = filled(text)
+    if "--check" in sys.argv[1:]:
+        return int(text != new)
+    PAGE.write_text(new)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -85,7 +85,10 @@ def admitted(
 ) -> list[Admitted]:
     """One entry a pod template, in the order of the documents. Raises BadInput for a template that is no pod."""
     found = [_entry(template, rules) for each in documents for template in templates(each, namespace)]
-    return [replace(entry, warnings=(*entry.warnings, *_too_few(entry, found))) for entry in found]
+    return [
+        replace(entry, warnings=(*entry.warnings, *_too_few(entry, found), *_elsewhere(entry, found)))
+        for entry in found
+    ]
 
 
 def _entry(template: PodTemplate, rules: Rules) -> Admitted:
@@ -106,6 +109,15 @@ def _entry(template: PodTemplate, rules: Rules) -> Admitted:
         member.size if member else None,
         tuple(warnings),
     )
+
+
+def _elsewhere(entry: Admitted, all_: Sequence[Admitted]) -> Iterator[str]:
+    """A gang whose other half is in another namespace: those are two gangs, and each waits for a partner."""
+    namespace, gang, phase = _group(entry)
+    if gang is None or any(_group(each)[:2] == (namespace, gang) and _group(each)[2] != phase for each in all_):
+        return
+    for other in sorted({_group(each)[0] for each in all_ if _group(each)[1] == gang and _group(each)[2] != phase}):
+        yield f"gang {gang} is in namespace {other} too: gangs do not reach over namespaces, these are two"
 
 
 def _too_few(entry: Admitted, all_: Sequence[Admitted]) -> Iterator[str]:

@@ -33,11 +33,14 @@ _DYNAMO_MODES: Final = {
     "agg": Says.MIXED,
     "aggregated": Says.MIXED,
     "prefill-and-decode": Says.MIXED,
+    "pd": Says.MIXED,
     "encode": Says.NO_ENGINE,
 }
 _SERVER_ROLES: Final = {"context": Says.PREFILL, "generation": Says.DECODE}
 _LMCACHE_ROLES: Final = {"sender": Says.PREFILL, "receiver": Says.DECODE}
 _LMCACHE_KEYS: Final = ("LMCACHE_NIXL_ROLE", "LMCACHE_PD_ROLE")
+_DYNAMO_MODE_VARIABLES: Final = re.compile(r"DYN_[A-Z]+_DISAGGREGATION_MODE")
+_DYNAMO_ROLE_VARIABLES: Final = re.compile(r"DYN_[A-Z]+_IS_(PREFILL|DECODE)_WORKER")
 _FALSE: Final = frozenset({"false", "0", "no", "off"})
 
 
@@ -54,6 +57,9 @@ def vllm(_pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
         connector = next(iter(call.flags.get("--kv-transfer-config.kv-connector", ())), "")
         found += [(connector, kv_role) for kv_role in call.flags.get("--kv-transfer-config.kv-role", ())]
         yield from _vllm_findings(found)
+        # A configuration that is there but hidden (a file, a variable) is no sign of serving both phases.
+        if not found and any(call.flags.get("--kv-transfer-config", ())):
+            yield Finding(Says.OPEN, "vLLM --kv-transfer-config")
 
 
 def _vllm_findings(found: list[tuple[str, str]]) -> Iterator[Finding]:
@@ -63,7 +69,10 @@ def _vllm_findings(found: list[tuple[str, str]]) -> Iterator[Finding]:
     )
     for kv_role in decided:
         yield Finding(_KV_ROLES[kv_role], f"vLLM kv_role {kv_role}")
-    if decided or not any(kv_role == "kv_both" for _, kv_role in found):
+    if decided or not found:
+        return
+    if not any(kv_role == "kv_both" for _, kv_role in found):
+        yield Finding(Says.OPEN, "vLLM --kv-transfer-config")
         return
     # NIXL users write kv_both on both sides; it says that KV moves, not which way.
     if any(name != "MultiConnector" for name, _ in moves):
@@ -115,9 +124,9 @@ def sglang(_pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
             yield Finding(Says.NO_ENGINE, "SGLang --encoder-only")
 
 
-def dynamo_workers(_pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
-    """Dynamo's own switches, and TensorRT-LLM's server role."""
-    for call in calls:
+def dynamo_workers(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    """Dynamo's own switches, each of which is a variable too, and TensorRT-LLM's server role."""
+    for call, container in zip(calls, pod.spec.containers, strict=False):
         if not call.is_engine:
             continue
         for value in dict.fromkeys(call.flags.get("--server-role", ())):
@@ -134,6 +143,13 @@ def dynamo_workers(_pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding
         for flag, said in (("--is-prefill-worker", Says.PREFILL), ("--is-decode-worker", Says.DECODE)):
             if any(value.lower() not in _FALSE for value in call.flags.get(flag, ())):
                 yield Finding(said, f"Dynamo {flag}")
+        for variable in container.env or ():
+            named = _DYNAMO_ROLE_VARIABLES.fullmatch(variable.name)
+            if named and variable.value.lower() in ("true", "1"):
+                yield Finding(Says(named[1].lower()), f"Dynamo {variable.name}")
+            elif variable.value and _DYNAMO_MODE_VARIABLES.fullmatch(variable.name):
+                says = _DYNAMO_MODES.get(variable.value.lower().replace("_", "-"), Says.OPEN)
+                yield Finding(says, f"Dynamo {variable.name} {variable.value[:40]}")
 
 
 def lmcache(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:

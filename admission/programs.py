@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
 VLLM: Final = "vLLM"
@@ -31,6 +32,7 @@ _ENGINES: Final = (
     ("dynamo.mocker", DYNAMO),
     ("trtllm-serve", TRTLLM),
     ("lmdeploy serve", "LMDeploy"),
+    ("text-generation-launcher", "TGI"),
     ("fastdeploy.entrypoints", "FastDeploy"),
 )
 _OTHERS: Final = (
@@ -66,6 +68,7 @@ _OTHERS: Final = (
     ("guidellm", "load generator"),
 )
 _SCRIPTS: Final = re.compile(r"(proxy|router|gateway|frontend|load_?balanc|planner|bench)[a-z0-9_.-]*\.py$")
+_SCRIPT_KINDS: Final = {"bench": "load generator", "planner": "planner", "frontend": "frontend"}
 _TARGET: Final = (
     r"(?:er)?s?(?:-(?:urls?|hosts?|servers?|selectors?|instances?|endpoints?|addr|address|model-labels|nodes?))?"
 )
@@ -100,7 +103,7 @@ _LONGEST: Final = 200  # a longer word names no program
 class Program:
     """`engine` is a known engine's name, `other` what it is instead of an engine; both empty: not known.
 
-    `readable`: its own command line was seen and names no configuration file, so what is not there was not said.
+    `readable`: its whole command line was seen, so what is not there was not said.
     """
 
     engine: str = ""
@@ -120,10 +123,21 @@ def program_of(
     if not engine and not other and _sends_to_both(flags):
         other = "router"
     if engine or other:
-        return Program(engine, other, bool(engine) and "--config" not in flags)
+        return Program(engine, other, bool(engine) and _complete(commands, flags))
     engine, other = _of_image(image)
     # Without a command of its own the image's entry point reads the arguments.
-    return Program(engine, other, bool(engine) and not has_command and "--config" not in flags)
+    return Program(engine, other, bool(engine) and not has_command and _complete(commands, flags))
+
+
+def _complete(commands: Sequence[Sequence[str]], flags: Mapping[str, tuple[str, ...]]) -> bool:
+    """Neither a configuration file nor a variable that may hold options: what is not there was not said."""
+    if "--config" in flags:
+        return False
+    for command in commands:
+        for before, word in pairwise(command):
+            if word.startswith("$") and not before.startswith("--") and before != "serve":
+                return False
+    return True
 
 
 def _names(commands: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -149,7 +163,8 @@ def _engine(name: str) -> str:
 def _other(name: str) -> str:
     base = name.split(" ", 1)[0]
     if base.endswith(".py"):
-        return "router" if _SCRIPTS.search(base.lower()) else ""
+        named = _SCRIPTS.search(base.lower())
+        return _SCRIPT_KINDS.get(named[1], "router") if named else ""
     for start, kind in _OTHERS:
         if name == start or base == start or (name.startswith(start) and name[len(start) : len(start) + 1] in "._ "):
             return kind

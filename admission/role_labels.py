@@ -28,6 +28,7 @@ _LLM_LABELS: Final = (
     "modelserving.volcano.sh/",
     "rbg.workloads.x-k8s.io/",
 )
+_LLM_VARIABLES: Final = ("VLLM_", "SGLANG_", "LMCACHE_", "MOONCAKE_", "NIXL_", "DYN_", "TRTLLM_")
 
 
 def own_label(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
@@ -93,10 +94,17 @@ def plain(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
 
 
 def serves_language_models(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:
-    """A known engine, or a label that only serving frameworks write."""
-    if any(call.program.engine for call in calls):
+    """A known engine, a model among the arguments, a variable of an engine, or a label of a serving framework."""
+    if any(call.program.engine or (call.model and call.is_engine) for call in calls):
         return True
-    return any(key.startswith(_LLM_LABELS) for key in pod.metadata.labels or ())
+    if any(key.startswith(_LLM_LABELS) for key in pod.metadata.labels or ()):
+        return True
+    for container in pod.spec.containers:
+        if "llm" in container.image.rpartition("/")[2].lower():
+            return True
+        if any(variable.name.startswith(_LLM_VARIABLES) for variable in container.env or ()):
+            return True
+    return False
 
 
 def stands_beside_engines(words: Iterator[str]) -> bool:

@@ -126,7 +126,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         11,
         "Dynamo engines, TensorRT-LLM",
-        "arguments `--disaggregation-mode`, `--is-prefill-worker`, `--is-decode-worker`; `--server_role`",
+        "arguments or variables: `--disaggregation-mode`, `--is-prefill-worker`, `--is-decode-worker`; `--server_role`",
         "as named; context = prefill, generation = decode",
         Confidence.MEDIUM,
         "ai-dynamo/dynamo components; NVIDIA/TensorRT-LLM tensorrt_llm/commands/serve.py",

@@ -24,7 +24,7 @@ from admission import json_patch
 from admission.existing_group import ExistingGroup, existing_group
 from admission.gang import podgroup_name
 from admission.json_patch import Add, Operation
-from admission.nonsense import wrong_labels
+from admission.nonsense import unknown_keys, wrong_labels
 from admission.pod_settings import Mode, PodSettings, read_settings
 from admission.readings import readings_of
 from admission.signals import BUILT_IN, Confidence, Phase, PhaseReading, Rules
@@ -190,6 +190,11 @@ def _write(
         ops += _marker(pod)
     warnings = [f"{key} is written by Isochrone alone: removed" for key in forged]
     warnings += [*reading.conflicts, *map(sentence, wrong)]
+    if asks:
+        warnings += unknown_keys(pod)
+    task = pod.metadata.label(labels.TASK_SPEC) or pod.metadata.annotation(labels.TASK_SPEC)
+    if held and group is None and task not in ("", reading.phase):
+        warnings.append(f"{labels.TASK_SPEC} is {task!r}: Volcano does not count the pod as {reading.phase}; remove it")
     if by_name and asks:
         warnings.append(f"phase {reading.phase} is only named ({reading.signal}): not held; {_SET_PHASE}")
     if not asks and settings.mode == "required":

@@ -13,7 +13,8 @@ from typing import Final
 from admission.command_line import EngineCall
 from admission.engine_arguments import role_argument
 from admission.evidence import Finding, Says, plain_phase
-from admission.role_labels import stands_beside_engines
+from admission.programs import DYNAMO
+from admission.role_labels import serves_language_models, stands_beside_engines
 from topology.objects import Pod
 
 _ROLE_FLAGS: Final = (
@@ -23,7 +24,16 @@ _ROLE_FLAGS: Final = (
 _ROLE_VARIABLES: Final = frozenset(
     {
         *("ROLE", "ROLE_NAME", "ROLE_TYPE", "POD_ROLE", "PD_ROLE", "KV_ROLE", "ENGINE_ROLE", "WORKER_ROLE"),
-        *("WORKER_TYPE", "SERVER_ROLE", "INSTANCE_ROLE", "INFERENCE_ROLE", "VLLM_ROLE", "VLLM_KV_ROLE", "SERVING_ROLE"),
+        *(
+            "WORKER_TYPE",
+            "WORKER_MODE",
+            "SERVER_ROLE",
+            "INSTANCE_ROLE",
+            "INFERENCE_ROLE",
+            "VLLM_ROLE",
+            "VLLM_KV_ROLE",
+            "SERVING_ROLE",
+        ),
         *("DISAGGREGATION_MODE", "DISAGG_MODE", "SGLANG_DISAGGREGATION_MODE", "DISAGGREGATION_ROLE", "DISAGG_ROLE"),
     }
 )
@@ -67,6 +77,8 @@ def hints(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
             yield Finding(Says.NO_ENGINE, f"{other} in container {calls[0].container}")
         return
     known = any(call.program.engine for call in engines)
+    # Dynamo calls the one worker of an aggregated service a decode worker: there a name tells nothing.
+    telling = not any(call.program.engine == DYNAMO for call in engines)
     names = [*_container_names(engines), *_owner_names(pod)]
     if not known and any(stands_beside_engines(iter(_words(name))) for _, name in names):
         yield Finding(Says.NO_ENGINE, f"named {names[0][1]}")
@@ -75,8 +87,11 @@ def hints(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
         return
     for kind in (_settings(pod, calls), _named(_container_names(engines)), _named(_owner_names(pod))):
         found = list(kind)
+        if any(finding.says is Says.DECODE for finding in found) and not serves_language_models(pod, calls):
+            yield Finding(Says.OPEN, found[0].text)  # video, too, is decoded on GPUs
+            return
         if found:
-            yield from found
+            yield from found if telling else [Finding(Says.OPEN, finding.text) for finding in found]
             return
 
 

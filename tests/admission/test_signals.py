@@ -75,6 +75,7 @@ python3 -m vllm.entrypoints.openai.api_server \\
   --kv-transfer-config '{"kv_connector":"NixlConnector","kv_role":"kv_consumer"}' \\
   --max-model-len 16384
 """
+HIDDEN = "vLLM --kv-transfer-config"
 VLLM: list[tuple[list[str] | None, list[str], str | None, str]] = [
     (["vllm", "serve"], ["m", "--kv-transfer-config", config("kv_producer")], "prefill", "vLLM kv_role kv_producer"),
     (["vllm", "serve"], ["m", "--kv-transfer-config=" + config("kv_consumer")], "decode", "vLLM kv_role kv_consumer"),
@@ -82,10 +83,10 @@ VLLM: list[tuple[list[str] | None, list[str], str | None, str]] = [
     (None, ["--kv-transfer-config.kv_role", "kv_producer"], "prefill", "vLLM kv_role kv_producer"),
     (None, ["--kv-transfer-config.kv_role=kv_consumer"], "decode", "vLLM kv_role kv_consumer"),
     (None, ["--kv-transfer-config", config("kv_both")], None, "vLLM kv_role kv_both"),
-    (None, ["--kv-transfer-config", config("sideways")], None, ""),
+    (None, ["--kv-transfer-config", config("sideways")], None, HIDDEN),
     (None, ["--kv-transfer-config", multi("kv_producer", "kv_both")], "prefill", "vLLM kv_role kv_producer"),
     (None, ["--kv-transfer-config", multi("kv_consumer", depth=3)], "decode", "vLLM kv_role kv_consumer"),
-    (None, ["--kv-transfer-config", multi("kv_consumer", depth=20)], None, ""),
+    (None, ["--kv-transfer-config", multi("kv_consumer", depth=20)], None, HIDDEN),
     (["sh", "-c"], [SCRIPT], "decode", "vLLM kv_role kv_consumer"),
     (["/bin/bash", "-lc", SCRIPT], [], "decode", "vLLM kv_role kv_consumer"),
     (["bash", "-euxc"], [SCRIPT], "decode", "vLLM kv_role kv_consumer"),
@@ -104,9 +105,9 @@ VLLM: list[tuple[list[str] | None, list[str], str | None, str]] = [
         None,
         "vLLM without disaggregation",
     ),
-    (None, ["--kv-transfer-config", '{"kv_role":'], None, ""),
-    (None, ["--kv-transfer-config", "[" * 30_000], None, ""),
-    (None, ["--kv-transfer-config", '{"kv_role": 7, "kv_connector_extra_config": {"connectors": 1}}'], None, ""),
+    (None, ["--kv-transfer-config", '{"kv_role":'], None, HIDDEN),
+    (None, ["--kv-transfer-config", "[" * 30_000], None, HIDDEN),
+    (None, ["--kv-transfer-config", '{"kv_role": 7, "kv_connector_extra_config": {"connectors": 1}}'], None, HIDDEN),
     (None, ["--kv-transfer-config"], None, ""),
 ]
 

@@ -270,9 +270,20 @@ def test_an_undecided_pod_that_asks_carries_why_and_nothing_else() -> None:
 
 def test_a_phase_that_only_a_name_tells_is_never_held() -> None:
     raw = raw_pod({"app.kubernetes.io/part-of": "chat"}, env={"ROLE": "decode"}, command=["/start.sh"])
-    raw["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    raw["spec"]["containers"][0] |= {"image": "acme/my-llm:1", "resources": {"limits": {"nvidia.com/gpu": "1"}}}
     tagging, pod = tagged(raw, Entry.NAMESPACE)
     assert (tagging.phase, tagging.mode) == ("decode", "preferred")
     assert "schedulingGates" not in pod["spec"]
     again, _ = tagged(pod, Entry.NAMESPACE)
     assert again.ops == ()
+
+
+def test_large_annotations_of_others_stay_and_ours_are_small() -> None:
+    """Cases C121 and C149: foreign keys are never touched, and our part is far below 16 KiB."""
+    foreign = {f"acme.example/topology-{number}": "x" * 50_000 for number in range(4)}
+    tagging, pod = tagged(raw_pod(dict(OURS), dict(foreign)))
+    annotations = pod["metadata"]["annotations"]
+    assert {key: annotations[key] for key in foreign} == foreign
+    ours = {key: value for key, value in annotations.items() if key not in foreign}
+    assert sum(len(key) + len(value) for key, value in ours.items()) < 1024
+    assert all(not operation.path.startswith("/metadata/annotations/acme") for operation in tagging.ops)

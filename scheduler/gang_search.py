@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.card_room import Asker, CardRoom
 from scheduler.joint import Joint, Part, Partners, Problem
 from scheduler.narrow import Wanted, regions
 from scheduler.objective import Floats, Objective
@@ -21,7 +22,7 @@ from scheduler.request import ReachBound
 from scheduler.search import Found, Item, Search
 from scheduler.set_sizes import FEW, SmallSets
 from topology.labels import PHASES
-from topology.snapshot import Snapshot
+from topology.snapshot import Snapshot, room_for
 
 Places = Mapping[str, Sequence[NDArray[np.int64]]]  # by phase, the nodes of each partner
 REGION_BUDGET = 4
@@ -67,10 +68,8 @@ class GangSearch:
         if not self._items:
             return Found(places=(), expanded=0, complete=True)
         budget, spent, best, cost = self._policy.search_budget, 0, None, np.inf
-        wanted = [
-            Wanted(item.need[self._asked], gpus, item.count, self._may(item))
-            for item, gpus in zip(self._items, self._gpu_of, strict=True)
-        ]
+        self._cards = self._card_room(range(len(self._items)), np.arange(len(self._free)))
+        wanted = [self._wanted(index) for index in range(len(self._items))]
         for region in regions(self._snapshot.table, self._free, self._gpus, wanted, self._near()):
             allowed, improve = budget - spent, self._policy.improve_budget
             if not region.whole:
@@ -100,9 +99,24 @@ class GangSearch:
             for phase in PHASES
         }
         left = self._policy.search_budget - spent
-        found = Search(self._snapshot, self._items, fixed, self._limit_us, size, left).run()
+        found = Search(self._snapshot, self._items, fixed, self._limit_us, size, left, self._cards).run()
         complete = found.complete and (not self._bound.nearest or found.places is not None)
         return Found(found.places, spent + found.expanded, complete)
+
+    def _wanted(self, index: int) -> Wanted:
+        item = self._items[index]
+        need = item.need[self._asked]
+        slots = np.where(self._may(item), room_for(self._free, need), 0)
+        if self._cards is not None:
+            slots = np.minimum(slots, self._cards.slots[index])
+        return Wanted(need, self._gpu_of[index], item.count, slots)
+
+    def _card_room(self, order: Sequence[int], nodes: NDArray[np.int64]) -> CardRoom | None:
+        """Room on cards, for items in this order; None where amounts say everything."""
+        if all(item.cards is None for item in self._items):
+            return None
+        askers = [Asker(self._items[i].cards, self._gpu_of[i], self._items[i].count) for i in order]
+        return CardRoom(self._snapshot.gpus, askers, nodes)
 
     def _seen_by(self, phase: str) -> tuple[Floats, Floats, Floats, int]:
         partners, size = self._partners[other_phase(phase)], self._bound.size_bytes
@@ -162,15 +176,17 @@ class GangSearch:
             nearest=np.array([s[2][nodes] for s in seen]),
             count=(seen[0][3], seen[1][3]),
         )
+        cards = self._card_room(self._order, nodes)
         problem = Problem(
             free=self._free[nodes],
             gpus=self._gpus[nodes],
             reach_us=self._reach(nodes),
-            same=self._same(nodes, parts),
+            same=self._same(nodes, parts, cards),
             parts=parts,
             partners=partners,
             bound_us=self._limit_us,
             nearest=bound.nearest,
+            cards=cards,
         )
         sizes = None
         if len(table) <= FEW and not bound.nearest and improve:
@@ -188,14 +204,15 @@ class GangSearch:
         np.fill_diagonal(matrix, reach.self_us(size)[nodes])
         return matrix
 
-    def _same(self, nodes: NDArray[np.int64], parts: Sequence[Part]) -> NDArray[np.int64]:
+    def _same(self, nodes: NDArray[np.int64], parts: Sequence[Part], cards: CardRoom | None) -> NDArray[np.int64]:
         """A number per node: equal where kind, free amounts and welcome are. Nodes of partners are like no other."""
         columns = [self._snapshot.table.reach.kind[nodes], *self._free[nodes].T, *(part.may for part in parts)]
         rows = np.stack([column.astype(np.int64) for column in columns], axis=1)
         taken = {int(n) for partners in self._partners.values() for p in partners for n in p}
         known: dict[object, int] = {}
         keys: list[object] = [
-            node if node in taken else row.tobytes() for node, row in zip(nodes.tolist(), rows, strict=True)
+            node if node in taken else (row.tobytes(), cards.state(at) if cards is not None else None)
+            for at, (node, row) in enumerate(zip(nodes.tolist(), rows, strict=True))
         ]
         return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
 

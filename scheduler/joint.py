@@ -20,6 +20,7 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.card_room import CardRoom
 from scheduler.objective import Floats, Objective, least_loss, usable_gpus
 from topology.snapshot import Amount2D, Mask, room_for
 
@@ -75,6 +76,7 @@ class Problem:
     partners: Partners
     bound_us: float
     nearest: bool = False
+    cards: CardRoom | None = None
 
 
 class Joint:
@@ -98,6 +100,8 @@ class Joint:
         self._usable = usable_gpus(int(self._gpus.max(initial=0)))
         self._least = least_loss(self._usable, [part.gpus for part in parts])
         self._slots = np.array([np.where(p.may, room_for(self._free, p.need), 0) for p in parts], dtype=np.int64)
+        if problem.cards is not None:
+            self._slots = np.minimum(self._slots, problem.cards.slots)
         self._needs = [
             [(column, int(n)) for column, n in enumerate(part.need) if n] if part.need.any() else [] for part in parts
         ]
@@ -168,7 +172,10 @@ class Joint:
 
     def _step(self, depth: int, index: int, node: int, lost: float, worst: float, total: float) -> None:
         problem, part = self._problem, self._problem.parts[index]
-        partners = problem.partners
+        partners, cards = problem.partners, problem.cards
+        token = cards.put(index, node) if cards is not None else None
+        if cards is not None and token is None:
+            return
         slots, load = self._slots[:, node].copy(), self._load[node]
         self._free[node] -= part.need
         self._gpus[node] -= part.gpus
@@ -176,6 +183,8 @@ class Joint:
         for i, needs in enumerate(self._needs):
             if needs and slots[i]:
                 self._slots[i, node] = min(max(free[column], 0) // n for column, n in needs)
+        if cards is not None:
+            self._slots[:, node] = np.minimum(self._slots[:, node], cards.slots[:, node])
         self._load[node] = self._loads.setdefault((int(load), index), len(self._loads) + 1)
         self._places[index].append(node)
         before = self._worst, self._total, self._nearest, self._far, self._ends, self._open
@@ -197,6 +206,8 @@ class Joint:
         self._slots[:, node] = slots
         self._gpus[node] += part.gpus
         self._free[node] += part.need
+        if cards is not None and token is not None:
+            cards.back(node, token)
 
     def _enough_room(self, depth: int) -> bool:
         """A necessary condition: each part alone fits, and all of them if every pod were as small as the smallest."""

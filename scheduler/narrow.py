@@ -26,12 +26,12 @@ _MOST = 2
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """`count` pods of one need (R,) and where they may go (N,)."""
+    """`count` pods of one need (R,), and how many of them each node takes (N,): none where they may not go."""
 
     need: Amount2D
     gpus: int
     count: int
-    may: Mask
+    slots: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def regions(
     near: Floats | None,
 ) -> Iterator[Region]:
     """Regions to search, the most promising first. `near` is the cost in reach of each node to partners, if any."""
-    slots = [np.where(want.may, room_for(free, want.need), 0) for want in wanted]
+    slots = [want.slots for want in wanted]
     able = np.flatnonzero(np.logical_or.reduce([s > 0 for s in slots])) if slots else np.empty(0, dtype=np.int64)
     widest = max(WIDEST, 2 * sum(want.count for want in wanted))
     if len(able) <= widest:
@@ -115,7 +115,7 @@ def _domains(
 def _alone(free: Amount2D, free_gpus: NDArray[np.int64], wanted: Sequence[Wanted], usable: Floats) -> list[int]:
     """Nodes that can hold the whole gang, those that lose least first."""
     need = np.sum([want.need * want.count for want in wanted], axis=0)
-    may = np.logical_and.reduce([want.may for want in wanted])
+    may = np.logical_and.reduce([want.slots >= want.count for want in wanted])
     nodes = np.flatnonzero(may)
     nodes = nodes[room_for(free[nodes], need) > 0]
     gpus = sum(want.gpus * want.count for want in wanted)

@@ -198,7 +198,9 @@ def _search(
     needs = [asked.needs[group[0].uid] for group in grouped]
     if any(need.missing for need in needs):
         return None, 0, True
-    items = [Item(g[0].phase, need.row, need.accepts, len(g)) for g, need in zip(grouped, needs, strict=True)]
+    items = [
+        Item(g[0].phase, need.row, need.accepts, len(g), need.cards) for g, need in zip(grouped, needs, strict=True)
+    ]
     found = GangSearch(snapshot, items, asked.partners, asked.gang.bound, limit_us, policy).run()
     return _by_uid(grouped, found), found.expanded, found.complete
 

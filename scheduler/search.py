@@ -16,6 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.card_room import CardRoom
+from scheduler.memory_policy import CardNeed
 from topology.isochrone_sets import near_all
 from topology.labels import DECODE, PREFILL
 from topology.snapshot import Amount2D, Mask, Snapshot, room_for
@@ -29,6 +31,7 @@ class Item:
     need: Amount2D
     accepts: Mask
     count: int
+    cards: CardNeed | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +63,11 @@ class Search:
         bound_us: float,
         size_bytes: int,
         budget: int,
+        cards: CardRoom | None = None,
     ) -> None:
         table = snapshot.table
         self._table = table
-        self._items = items
+        self._items, self._cards = items, cards
         self._bound_us, self._size = bound_us, size_bytes
         self._budget = _Budget(budget)
         self._free = snapshot.free.copy()
@@ -102,6 +106,9 @@ class Search:
                 continue
             if not self._budget.spend():
                 break
+            token = self._cards.put(item_index, node) if self._cards is not None else None
+            if self._cards is not None and token is None:
+                continue
             before = self._allowed[other]
             self._free[node] -= item.need
             self._allowed[other] = before & (self._table.reach.row_us(node, self._size) <= self._bound_us)
@@ -113,23 +120,31 @@ class Search:
             self._placed[item.phase].pop()
             self._allowed[other] = before
             self._free[node] += item.need
+            if self._cards is not None and token is not None:
+                self._cards.back(node, token)
             # No solution has a pod of this item here, so its interchangeable siblings need not try again below.
             refused.append(node)
             self._banned[item_index].add(node)
         self._banned[item_index].difference_update(refused)
         return False
 
-    def _remaining(self, depth: int) -> list[tuple[Item, int]]:
+    def _remaining(self, depth: int) -> list[tuple[int, int]]:
         counts = np.bincount(np.array(self._queue[depth:], dtype=np.int64), minlength=len(self._items))
-        return [(self._items[i], int(n)) for i, n in enumerate(counts) if n]
+        return [(i, int(n)) for i, n in enumerate(counts) if n]
+
+    def _slots(self, index: int, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many pods of an item each node takes now, shape (nodes,)."""
+        slots = room_for(self._free[nodes], self._items[index].need)
+        return slots if self._cards is None else np.minimum(slots, self._cards.slots[index, nodes])
 
     def _enough_room(self, depth: int) -> bool:
         """A necessary condition: each kind of pod alone, and all GPUs together, fit into what is allowed."""
         union = np.zeros(len(self._table), dtype=bool)
         gpus = 0
-        for item, count in self._remaining(depth):
+        for index, count in self._remaining(depth):
+            item = self._items[index]
             mask = self._allowed[item.phase] & item.accepts
-            if not mask.any() or int(room_for(self._free[mask], item.need).sum()) < count:
+            if not mask.any() or int(self._slots(index, np.flatnonzero(mask)).sum()) < count:
                 return False
             union |= mask
             gpus += int(item.need[self._gpu]) * count if len(item.need) else 0
@@ -138,7 +153,7 @@ class Search:
     def _candidates(self, depth: int, item: Item) -> Iterator[int]:
         mask = self._allowed[item.phase] & item.accepts
         nodes = np.flatnonzero(mask)
-        nodes = nodes[room_for(self._free[nodes], item.need) > 0]
+        nodes = nodes[self._slots(self._queue[depth], nodes) > 0]
         if not len(nodes):
             return
         if self._placed[PREFILL] or self._placed[DECODE]:
@@ -158,6 +173,10 @@ class Search:
     def _signatures(self) -> NDArray[np.int64]:
         """A number per node, (N,): equal where kind, free amounts and acceptance by every item are."""
         columns = [self._table.reach.kind[:, None], self._free, *(item.accepts[:, None] for item in self._items)]
+        if self._cards is not None:
+            known: dict[object, int] = {}
+            states = [known.setdefault(self._cards.state(node), len(known)) for node in range(len(self._table))]
+            columns.append(np.array(states, dtype=np.int64)[:, None])
         rows = np.hstack([column.astype(np.int64) for column in columns])
         same: NDArray[np.int64] = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
         return same
@@ -174,7 +193,8 @@ class Search:
         reach = self._table.reach
         remaining = self._remaining(depth)
         free = np.maximum(self._free[:, self._gpu], 0)
-        need = sum(int(item.need[self._gpu]) * count for item, count in remaining)
+        need = sum(int(self._items[i].need[self._gpu]) * count for i, count in remaining)
+        everywhere = np.arange(len(self._table))
         level = np.full(len(self._table), 5, dtype=np.int64)
         leftover = np.zeros(len(self._table), dtype=np.int64)
         alone = np.arange(len(self._table))
@@ -183,8 +203,8 @@ class Search:
             known = domain >= 0
             size = int(domain.max(initial=0)) + 1
             fits = known & (level == 5)
-            for item, count in remaining:
-                slots = np.where(item.accepts, room_for(self._free, item.need), 0)
+            for index, count in remaining:
+                slots = np.where(self._items[index].accepts, self._slots(index, everywhere), 0)
                 fits &= np.bincount(domain[known], weights=slots[known], minlength=size)[domain] >= count
             room = np.bincount(domain[known], weights=free[known], minlength=size)[domain]
             fits &= room >= need

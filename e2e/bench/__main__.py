@@ -32,6 +32,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     "hub": Benchmark("e2e.bench.hub"),
     "optimum": Benchmark("e2e.bench.optimum"),
     "plan": Benchmark("e2e.bench.plan"),
+    "safety": Benchmark("e2e.bench.safety"),
     "reach": Benchmark("e2e.bench.reach"),
     "decide": Benchmark("e2e.bench.decide"),
     "wire": Benchmark("e2e.bench.wire"),

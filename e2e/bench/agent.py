@@ -23,6 +23,7 @@ from tests.nvml import profiles
 from tests.nvml.agents import agent_process
 from tests.nvml.kubelet import Kubelet, serving
 from tests.nvml.library import ROOT, build, environment
+from tests.topology.hub_certificates import Authority
 from topology.agent_settings import AgentSettings
 from topology.hub import Hub, listening
 from topology.hub_state import HubState
@@ -87,9 +88,14 @@ async def _collections(folder: Path, looks: int) -> list[Figure]:
 
 
 async def _at_rest(folder: Path, seconds: int) -> list[Figure]:
-    known = HubState()
-    async with serving(_kubelet(), folder / "k.sock"), listening(Hub(known, bound=False), "127.0.0.1", 0, "") as port:
-        settings = {"ISOCHRONE_HUB": f"127.0.0.1:{port}", "ISOCHRONE_PLAINTEXT": "true"}
+    known, authority = HubState(), Authority()
+    served = authority.folder(folder / "hub-tls", "hub", "localhost")
+    async with serving(_kubelet(), folder / "k.sock"), listening(Hub(known), "127.0.0.1", 0, str(served)) as port:
+        settings = {
+            "ISOCHRONE_HUB": f"127.0.0.1:{port}",
+            "ISOCHRONE_HUB_NAME": "localhost",
+            "ISOCHRONE_TLS_DIR": str(authority.folder(folder / "agent-tls", "n1")),
+        }
         with agent_process(folder, "n1", settings) as agent:
             await asyncio.sleep(WARM_S)
             assert known.nodes() == ["n1"], agent.log.read_text()
@@ -100,7 +106,7 @@ async def _at_rest(folder: Path, seconds: int) -> list[Figure]:
             usage, rss = meter.read(), agent.rss_mib() * 1.048576
     share = 100 * usage.by_process["agent"] / usage.wall_s
     every = f"{AgentSettings().collect_every_s:g} s"
-    source = f"{usage.wall_s:.0f} s at rest, a collection every {every}, connected to a hub, scraped"
+    source = f"{usage.wall_s:.0f} s at rest, a collection every {every}, connected to a hub over mTLS, scraped"
     return [
         Figure("rss MB", rss, "MB", Goal("<=", 60.0), "60 MB", source),
         Figure("core percent", share, "%", Goal("<=", 1.0), "1 % of a core", source),

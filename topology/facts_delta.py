@@ -54,8 +54,9 @@ def apply(facts: NodeFacts, delta: wire.Delta) -> NodeFacts:
         if state.topology_generation != known:
             raise BadInput("node.topology_generation", state.topology_generation, "it grows with a full report only")
     else:
-        good_at_s = delta.collected_at_s if facts.state.nvml is NvmlState.OK else facts.state.nvml_good_at_s
-        state = replace(facts.state, collected_at_s=delta.collected_at_s, nvml_good_at_s=good_at_s)
+        now_s = facts_wire.time_s("collected_at_s", delta.collected_at_s)
+        good_at_s = now_s if facts.state.nvml is NvmlState.OK else facts.state.nvml_good_at_s
+        state = replace(facts.state, collected_at_s=now_s, nvml_good_at_s=good_at_s)
     return replace(
         facts,
         state=state,

@@ -191,7 +191,7 @@ def read_full(message: wire.Full) -> f.NodeFacts:
 def read_node(message: wire.Node) -> f.NodeState:
     """The node as a whole."""
     return f.NodeState(
-        collected_at_s=message.collected_at_s,
+        collected_at_s=time_s("collected_at_s", message.collected_at_s),
         topology_generation=message.topology_generation,
         nvml=_enum(_NVML_BACK, message, "nvml"),
         problems=_texts("problems", message.problems),
@@ -305,7 +305,7 @@ def read_nic(message: wire.Nic) -> f.Nic:
 def read_pods(message: wire.PodDevices) -> f.PodDevices:
     """Who holds what."""
     return f.PodDevices(
-        collected_at_s=message.collected_at_s,
+        collected_at_s=time_s("pods.collected_at_s", message.collected_at_s),
         holdings=tuple(
             f.Holding(
                 namespace=_text("namespace", h.namespace),
@@ -341,7 +341,7 @@ def read_reach(messages: Sequence[wire.ReachSample]) -> tuple[f.ReachSample, ...
                 p999_us=m.p999_us,
                 count=m.count,
                 transport=_text("reach.transport", m.transport),
-                measured_at_s=m.measured_at_s,
+                measured_at_s=time_s("reach.measured_at_s", m.measured_at_s),
             )
         )
     return tuple(found)
@@ -360,6 +360,13 @@ def _few(field: str, items: Sequence[T]) -> Sequence[T]:
     if len(items) > MOST[field]:
         raise BadInput(field, f"{len(items)} entries", f"at most {MOST[field]} are taken")
     return items
+
+
+def time_s(field: str, value: float) -> float:
+    """A wall time. Raises BadInput for what is none."""
+    if not 0 <= value < 1e11:
+        raise BadInput(field, value, "use seconds since 1970")
+    return value
 
 
 def _text(field: str, value: str) -> str:

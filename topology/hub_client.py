@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 
 METHOD: Final = "/isochrone.agent.v1.Hub/Report"
 MAX_MESSAGE: Final = 4 * 2**20  # gRPC's own default, set on both sides so that nobody has to know it
+START_PAUSE_S: Final = 2.0  # before the first connection of a process: starts are spread by image pulls already
 FIRST_PAUSE_S: Final = 10.0  # 5,000 agents of a hub that died come back at 500 a second
 LAST_PAUSE_S: Final = 60.0
 ACK_LIMIT_S: Final = 30.0
@@ -76,7 +77,7 @@ class HubClient:
 
     async def run(self) -> None:
         """Until cancelled. The first connection, too, waits a random part of a pause."""
-        pause_s = FIRST_PAUSE_S
+        pause_s = START_PAUSE_S
         while True:
             await asyncio.sleep(pause_s * self._chance())
             began = asyncio.get_running_loop().time()
@@ -93,7 +94,7 @@ class HubClient:
                 self._broken(str(error))
             lasted = asyncio.get_running_loop().time() - began
             # The pause starts over only after a stream that was worth something.
-            pause_s = FIRST_PAUSE_S if lasted > LAST_PAUSE_S else min(pause_s * 2, LAST_PAUSE_S)
+            pause_s = FIRST_PAUSE_S if lasted > LAST_PAUSE_S else min(max(FIRST_PAUSE_S, pause_s * 2), LAST_PAUSE_S)
 
     def _broken(self, why: str) -> None:
         self.breaks += 1

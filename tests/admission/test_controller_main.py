@@ -23,8 +23,11 @@ from tests.admission.controllers import bind_released, create, gated, groups, re
 from tests.admission.held_pods import NAMESPACE, held
 from tests.admission.pods import Raw
 from tests.topology.list_watch_server import until
+from tests.topology.node_facts import two_gpus
+from topology.agent_settings import AgentSettings
 from topology.bad_input import BadInput
 from topology.clock import monotonic_s
+from topology.hub_client import HubClient
 
 NODES: list[dict[str, Any]] = [
     {"name": "n1", "zone": "a", "leaf": "l1", "gpus": 4},
@@ -286,3 +289,31 @@ def test_the_defaults_are_those_of_the_contract() -> None:
     said = load(ControllerSettings)
     assert (said.extender_listen.port, said.health_listen.port) == (8800, 8081)
     assert (said.quiet, said.partner_after) == (500_000.0, 60_000_000.0)
+
+
+# --- agents ------------------------------------------------------------------------------------
+
+
+async def test_agents_report_to_it_and_their_number_and_age_are_measured(cluster: FileCluster, tmp_path: Path) -> None:
+    port = free_port()
+    given = {"hub_listen": HostPort("127.0.0.1", port), "hub_plaintext": True}
+    async with process(cluster, tmp_path, **given) as it:
+        await it.ready()
+        settings = AgentSettings(node_name="n1", hub=f"127.0.0.1:{port}", plaintext=True)
+        agent = HubClient(settings, boot_id="b", version="0.1.0", chance=lambda: 0.0)
+        agent.tell(two_gpus())
+        telling = asyncio.ensure_future(agent.run())
+        try:
+            await until(lambda: agent.connected)
+            measured = await it.metrics()
+        finally:
+            telling.cancel()
+            await asyncio.wait([telling])
+    assert measured['isochrone_hub_nodes{freshness="fresh"}'] == 1
+    assert measured["isochrone_hub_streams"] == 1
+    assert measured['isochrone_hub_reports_total{kind="full"}'] == 1
+
+
+async def test_a_hub_without_certificates_must_be_wanted(cluster: FileCluster, tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match=r"ISOCHRONE_HUB_TLS_DIR is ''; it must hold tls\.crt"):
+        await serve(settings_for(cluster, tmp_path, hub_listen=HostPort("127.0.0.1", free_port())))

@@ -32,6 +32,8 @@ async def wanted(check: object) -> None:
 async def test_an_agent_reports_its_machine_and_what_becomes_of_it(tmp_path: Path) -> None:
     machine, known, kubelet = profiles.one_card_lost(), HubState(), Kubelet()
     profiles.write(machine, tmp_path)
+    machine.nvml["error.gpu.6.nvmlDeviceGetBAR1MemoryInfo"] = 4
+    profiles.write_nvml(machine, tmp_path)
     kubelet.allocatable = {"nvidia.com/gpu": [machine.uuid(n) for n in range(8)]}
     kubelet.held = {("ml", "decode-0", "engine"): {"nvidia.com/gpu": [machine.uuid(5)]}}
 
@@ -74,6 +76,10 @@ async def test_an_agent_reports_its_machine_and_what_becomes_of_it(tmp_path: Pat
             assert await asyncio.to_thread(agent.metric, 'isochrone_agent_gpus{health="lost"}') == 1
             assert await asyncio.to_thread(agent.metric, "isochrone_agent_hub_connected") == 1
             assert agent.rss_mib() <= 60
+            # C104: a refusal is said once for each GPU and field, however many collections there were.
+            said = [line for line in agent.log.read_text().splitlines() if "does not tell" in line]
+            assert len(said) == 1
+            assert said[0].endswith(f"GPU {machine.uuid(6)} does not tell bar1_total_bytes: no_permission")
     assert agent.process.returncode == 0
 
 

@@ -320,9 +320,14 @@ OPTIONAL = {
 REFUSALS = {3: "not_supported", 13: "function_not_found", 4: "no_permission", 999: "unknown"}
 
 
-@pytest.mark.parametrize("seed", range(12))
-def test_c104_any_mix_of_refusals_costs_only_the_fields_refused(nvml: NvmlProcess, seed: int) -> None:
-    chance = random.Random(seed)
+@pytest.mark.parametrize("rounds", [6, pytest.param(1000, marks=pytest.mark.full)])
+def test_c104_any_mix_of_refusals_costs_only_the_fields_refused(nvml: NvmlProcess, rounds: int) -> None:
+    chance = random.Random(rounds)
+    for _ in range(rounds):
+        _a_round_of_refusals(nvml, chance)
+
+
+def _a_round_of_refusals(nvml: NvmlProcess, chance: random.Random) -> None:
     machine = profiles.hgx_h100()
     refused: dict[int, dict[str, int]] = {}
     for index, function in itertools.product(range(8), OPTIONAL):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -169,6 +170,41 @@ def test_whatever_comes_the_hub_knows_the_last_state_it_acknowledged(steps: list
         known = new if answer.HasField("ack") else known
         found = hub.facts("n1", 0.0)
         assert (found[0] if found else None) == known
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_damaged_reports_are_refused_and_change_nothing(data: st.DataObject) -> None:
+    """Bytes changed, cut and doubled in a report: what still is a message is taken or refused, never worse."""
+    hub = HubState()
+    stream = hub.hello(1, hello(), 0.0)
+    hub.report("n1", stream, full(2), 0.0)
+    message = data.draw(st.sampled_from([full(3), change(3, two_gpus(), fuller(two_gpus(), 7))]))
+    damaged = bytearray(message.SerializeToString())
+    for _ in range(data.draw(st.integers(1, 6))):
+        at = data.draw(st.integers(0, len(damaged) - 1))
+        match data.draw(st.sampled_from(["change", "cut", "double"])):
+            case "change":
+                damaged[at] = data.draw(st.integers(0, 255))
+            case "cut":
+                del damaged[at : at + data.draw(st.integers(1, 20))]
+                damaged += b"\0" if not damaged else b""
+            case _:
+                damaged[at:at] = damaged[at : at + 40]
+    try:
+        read = wire.AgentMessage.FromString(bytes(damaged))
+    except DecodeError:
+        return
+    before = hub.known("n1")
+    try:
+        taken = hub.report("n1", stream, read, 1.0).HasField("ack")
+    except BadInput:
+        taken = False
+    after = hub.known("n1")
+    assert before is not None
+    assert after is not None
+    if not taken:
+        assert (after.facts, after.heard_s) == (before.facts, before.heard_s)
 
 
 def test_facts_of_many_nodes_are_listed_in_order() -> None:

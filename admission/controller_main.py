@@ -23,6 +23,7 @@ from admission.gang_track import BatchSettings
 from admission.let_go import Gatekeeper
 from admission.measured_watch import MeasuredWatch
 from admission.owners import Owners, wants
+from admission.probe_orders import ProbeOrders
 from admission.renew import Renewal
 from admission.serving import background, health_app, listening, stopped_by_signals
 from admission.settings import ControllerSettings, HostPort
@@ -66,6 +67,7 @@ class Controller:
         self.policy = Policy(memory_reserve=settings.memory_reserve, peak_limit=settings.peak_limit)
         self.metrics = ControllerMetrics(importlib.metadata.version("isochrone"))
         self.agents = HubState(on_change=self._on_facts)
+        self.probes: ProbeOrders | None = None
         self.nodes = Informer(api, "/api/v1/nodes", Node, on_change=self._on_nodes)
         self.pods = Informer(api, "/api/v1/pods", Pod, on_change=self._on_pods, keep=KeptPods())
         self.pod_groups = Informer(
@@ -200,6 +202,8 @@ class Controller:
 
     def _on_facts(self, node: str, before: NodeFacts | None, now: NodeFacts) -> None:
         self.state.apply_facts(node, before, now)
+        if self.probes is not None:
+            self.probes.heard(node, before, now)
         self.batch.room_appeared()
 
     def _on_hypernodes(self, changes: Sequence[Change[HyperNode]]) -> None:
@@ -273,10 +277,15 @@ async def _hub(controller: Controller, settings: ControllerSettings, where: Host
         )
         raise BadInput("ISOCHRONE_HUB_TLS_DIR", "", allowed)
     served = hub.Hub(controller.agents, bound=bool(settings.hub_tls_dir))
+    probes = ProbeOrders(
+        served, controller.agents, controller.state, every_s=settings.probe_every, size_bytes=settings.probe_size
+    )
+    controller.probes = probes
     controller.metrics.follow_hub(controller.agents, served)
     async with hub.listening(served, where.host, where.port, settings.hub_tls_dir) as port:
         log.info("agents report to %s", HostPort(where.host, port))
-        yield
+        async with background(probes.run()):
+            yield
 
 
 async def serve(

@@ -171,6 +171,8 @@ class ControllerSettings(IsochroneSettings):
     publish_hypernodes: YesNo = False  # make HyperNodes from node labels, unless others made some
     hub_listen: OptionalListen = None  # where node agents report; "" is nowhere
     hub_tls_dir: str = ""  # tls.crt, tls.key, and ca.crt that signed the agents' certificates
+    probe_every: WaitS = 300.0  # how old the measurements of a pair of domains may become; "off" orders no probes
+    probe_size: SizeBytes = 64 * 2**10  # the page that probes send
     hub_plaintext: YesNo = False  # without TLS: any agent may speak for any node
 
 

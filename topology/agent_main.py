@@ -24,9 +24,11 @@ from topology.agent_settings import AgentSettings, load
 from topology.bad_input import BadInput
 from topology.clock import monotonic_s, wall_time_s
 from topology.collector import Collector
+from topology.facts import NodeFacts
 from topology.hub_client import HubClient
 from topology.nvml_reader import NvmlReader
 from topology.pod_resources import PodResources
+from topology.prober import Prober
 from topology.sysfs_reader import SysfsReader
 
 log = logging.getLogger(__name__)
@@ -81,9 +83,24 @@ class Agent:
         version = importlib.metadata.version("isochrone")
         sysfs = SysfsReader(settings.sys_root, settings.proc_root)
         self.collector = Collector(NvmlReader(), sysfs, PodResources(settings.pod_resources))
-        self.hub = HubClient(settings, boot_id=sysfs.boot_id(), version=version) if settings.hub else None
+        self.hub: HubClient | None = None
+        self.prober: Prober | None = None
+        if settings.hub:
+            if settings.probe_listen:
+                self.prober = Prober(settings, lambda: self.collector.facts, self._tell)
+            self.hub = HubClient(
+                settings,
+                boot_id=sysfs.boot_id(),
+                version=version,
+                on_orders=self.prober.take if self.prober else None,
+                probe_address=self.prober.address if self.prober else None,
+            )
         self.metrics = AgentMetrics(version, self.collector, self.hub)
         self._heard_s = monotonic_s()
+
+    def _tell(self, facts: NodeFacts) -> None:
+        if self.hub is not None:
+            self.hub.tell(facts)
 
     def why_dead(self) -> str:
         """For the liveness probe: a driver that only a new process can use, or a loop that stands still."""
@@ -101,6 +118,8 @@ class Agent:
         async with asyncio.TaskGroup() as tasks:
             if self.hub is not None:
                 tasks.create_task(self.hub.run())
+            if self.prober is not None:
+                tasks.create_task(self.prober.run())
             while True:
                 began = monotonic_s()
                 facts = await self.collector.collect()
@@ -137,6 +156,8 @@ async def serve(settings: AgentSettings, *, stop: asyncio.Event | None = None) -
             running.cancel()
             await asyncio.wait([running], timeout=5.0)
             await agent.collector.close()
+            if agent.prober is not None:
+                agent.prober.close()
 
 
 def main() -> None:

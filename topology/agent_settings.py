@@ -27,6 +27,8 @@ class AgentSettings:
     plaintext: bool = False  # without TLS, for tests and closed networks
     collect_every: float = 15_000_000.0  # microseconds
     health_listen: str = "0.0.0.0:8083"  # the kubelet and Prometheus come from outside
+    probe_listen: str = ""  # where probes of other agents are answered; "" probes nothing and answers nobody
+    probe_host: str = ""  # the address by which other nodes reach this one, in a pod from status.podIP
     pod_resources: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
     sys_root: str = "/sys"
     proc_root: str = "/proc"
@@ -56,6 +58,8 @@ def load(environment: Mapping[str, str]) -> AgentSettings:
     if found.hub and not found.tls_dir and not found.plaintext:
         allowed = f"it must hold tls.crt, tls.key and ca.crt for {PREFIX}HUB, or set {PREFIX}PLAINTEXT=true"
         raise BadInput(PREFIX + "TLS_DIR", "", allowed)
+    if found.probe_listen and not found.probe_host:
+        raise BadInput(PREFIX + "PROBE_HOST", "", f"name this node's address for {PREFIX}PROBE_LISTEN")
     return found
 
 
@@ -107,6 +111,7 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "hub": _address,
     "health_listen": _listen,
     "collect_every": _every,
+    "probe_listen": _address,
     "plaintext": _flag,
     "log_level": _level,
 }

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from topology.domains import DomainChain
 from topology.labels import DEFAULT_REACH_SIZE_BYTES
 from topology.measured_domains import DomainPair, NodePairs
-from topology.measured_values import FABRIC, LEAF, NODE, RDMA, SPINE, TCP, TIERS, ZONE, Curve, Place, Sample, curve_of
+from topology.measured_values import FABRIC, LEAF, NODE, SPINE, TIERS, ZONE, Curve, Place, Sample, curve_of
 from topology.measurement_store import Pair
 from topology.reach import NO_DOMAIN, Reach, ReachModel, kept
 from topology.units import show_age
@@ -67,7 +67,7 @@ class MeasuredReach(ReachModel):
         nodes = {
             pair: curve
             for pair, samples in self._node_pairs(pairs, index)
-            if (curve := _curve(samples, self._transports(*pair), now_s, known if known is not None else {}, pair))
+            if (curve := _curve(samples, self.transports(*pair), now_s, known if known is not None else {}, pair))
         }
         measured = NodePairs.of(nodes)
         self._domains = measured.implied(self._columns) | self._given(pairs, now_s)
@@ -117,14 +117,6 @@ class MeasuredReach(ReachModel):
 
     # --- building ------------------------------------------------------------------------------
 
-    def _transports(self, a: int, b: int) -> frozenset[str] | None:
-        """Which samples are about the path that the pair's pages take. Empty: a source that does not say."""
-        if a == b or self.zone[a] != self.zone[b]:
-            return None
-        if self.fabric[a] == self.fabric[b] != NO_DOMAIN:
-            return frozenset([""])  # pages go over NVLink, and a probe over the network is about another path
-        return frozenset(["", RDMA if self.rdma[a] and self.rdma[b] else TCP])
-
     def _node_pairs(
         self, pairs: Mapping[Pair, Sequence[Sample]], index: Mapping[str, int]
     ) -> Iterable[tuple[tuple[int, int], Sequence[Sample]]]:
@@ -140,7 +132,7 @@ class MeasuredReach(ReachModel):
             if a.tier != b.tier or a.tier not in TIERS or (ends := self._one_of_each(a, b)) is None:
                 continue
             key = self._key(a.tier, *ends)
-            if key is not None and (curve := curve_of(samples, self._transports(*ends), now_s)) is not None:
+            if key is not None and (curve := curve_of(samples, self.transports(*ends), now_s)) is not None:
                 found[key] = curve
         return found
 

@@ -20,7 +20,7 @@ from topology.domains import DomainChain
 from topology.labels import DEFAULT_REACH_SIZE_BYTES, GPU_PRODUCT, GPUDIRECT, RDMA_AVAILABLE, RDMA_CAPABLE, TRANSPORT
 from topology.link_rows import ROWS, Hardware
 from topology.links import CROSS_ZONE_US, LINKS, SWITCH_HOP_US, TCP_TIER_US, Link, LinkKind
-from topology.measured_values import Sample
+from topology.measured_values import RDMA, TCP, Sample
 from topology.objects import Node
 
 NO_DOMAIN = -1
@@ -141,6 +141,17 @@ class ReachModel:
     def between(self, a: int, b: int, size_bytes: int) -> Reach:
         """Reach of one pair with its path in words."""
         return Reach(us=float(self.row_us(a, size_bytes)[b]), path=self._path(a, b))
+
+    def transports(self, a: int, b: int) -> frozenset[str] | None:
+        """Which measurements are about the path that the pair's pages take, None: any. "" is a source that is silent.
+
+        Inside an NVLink fabric pages go over NVLink, and a probe over the network is about another path.
+        """
+        if a == b or self.zone[a] != self.zone[b]:
+            return None
+        if self.fabric[a] == self.fabric[b] != NO_DOMAIN:
+            return frozenset([""])
+        return frozenset(["", RDMA if self.rdma[a] and self.rdma[b] else TCP])
 
     def _compute_row(self, node: int, size_bytes: int) -> NDArray[np.float64]:
         row = self.kind_row_us(int(self.kind[node]), size_bytes)[self.kind]

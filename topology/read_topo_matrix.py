@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import product
 from typing import Final
 
 from topology.graph import Part, PartKind, Topology, TopologyBuilder, bad, check_name
@@ -33,6 +34,8 @@ _CPU_LIST = re.compile(r"[0-9][0-9,-]{0,4000}", re.ASCII)
 _NUMBER = re.compile(r"-?[0-9]{1,4}", re.ASCII)
 _WORD = re.compile(r"\S+")
 _LEGEND = re.compile(r"\s*(NIC\d{1,4}):\s*(\S+)\s*", re.ASCII)
+_TORN: Final = 6  # so many ends of lines are tried both ways
+_MAYBE: Final = "\0"  # between two digits that a line's end may have torn apart or kept apart
 _CPU, _NUMA, _OWN = "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"
 
 
@@ -50,19 +53,19 @@ class _Row:
 
 def looks_like(line: str) -> bool:
     """Whether this line could be the header of the matrix."""
-    return _header(_COLOUR.sub("", line)) is not None
+    return _header(_COLOUR.sub("", line), whole=False) is not None
 
 
 def read(text: str) -> Topology:
     """The topology of one machine. Raises BadInput with line and reason."""
-    lines = text.replace("\r\n", "\n").split("\n")
+    lines = text.replace("\r\n", "\n").replace(_MAYBE, " ").split("\n")
     if len(lines) > MAX_LINES:
         raise bad(MAX_LINES, "number of lines", len(lines), f"at most {MAX_LINES} are read")
     for number, line in enumerate(lines, 1):
         if len(line) > MAX_LINE_CHARS:
             raise bad(number, "length", len(line), f"a line has at most {MAX_LINE_CHARS} characters")
     lines = [_COLOUR.sub("", line) for line in lines]
-    top = next((i for i, line in enumerate(lines) if _header(line) is not None), None)
+    top = next((i for i, line in enumerate(lines) if _header(line, whole=False) is not None), None)
     if top is None:
         raise bad(1, "header", lines[0].strip(), "a line that names the columns GPU0, GPU1, ... is missing")
     build = TopologyBuilder(SOURCE)
@@ -71,13 +74,13 @@ def read(text: str) -> Topology:
     devices = _legend(lines[end:], end + 1)
     for position, row in enumerate(rows):
         _split(row, len(names), columns, build, last=position == len(rows) - 1)
-    _parts(names, rows, columns, devices, build)
+    _parts(names, rows, columns, devices, build, open_end=end == len(lines) and bool(lines[-1]))
     _links(names, rows, build)
     return build.build()
 
 
-def _header(line: str) -> tuple[list[str], list[str]] | None:
-    """Names and affinity columns of a header line, None if it is none. A row has cells behind its name."""
+def _header(line: str, *, whole: bool = True) -> tuple[list[str], list[str]] | None:
+    """Names and affinity columns of a header line, None if it is none; `whole` refuses what a wrap tore apart."""
     columns = _COLUMNS.search(line)
     words = (line[: columns.start()] if columns else line).split()
     if not words or not (_GPU.fullmatch(words[0]) or _GLUED_NAMES.fullmatch(words[0])):
@@ -86,8 +89,9 @@ def _header(line: str) -> tuple[list[str], list[str]] | None:
         return None
     if not all(_DEVICE.fullmatch(word) for word in words):
         return None
-    said = [" ".join(found.split()) for found in _COLUMNS.findall(line)]
-    return words, said
+    if whole and columns and _COLUMNS.sub("", line[columns.start() :]).strip():
+        return None
+    return words, [" ".join(found.split()) for found in _COLUMNS.findall(line)]
 
 
 def _whole_header(lines: Sequence[str], top: int, build: TopologyBuilder) -> tuple[list[str], list[str], int]:
@@ -95,13 +99,10 @@ def _whole_header(lines: Sequence[str], top: int, build: TopologyBuilder) -> tup
     end = top + 1
     while end < len(lines) and end < top + 40 and lines[end].strip() and not _starts_row(lines[end]):
         end += 1
-    found = None
-    for glue in (" ", ""):
-        found = _header(glue.join(lines[top:end]))
-        if found is not None and len({*found[0]}) == len(found[0]) and all(name[-1].isdigit() for name in found[0]):
-            break  # else a name was torn apart: NI C0, NIC1 0
+    found = _joined_header(lines[top:end])
     if found is None:
-        raise bad(top + 2, "line", lines[top + 1].strip(), "after the header comes a row that begins with GPU0")
+        allowed = "it names devices, then perhaps CPU Affinity, NUMA Affinity, GPU NUMA ID; rows follow"
+        raise bad(top + 1, "header", " ".join(lines[top].split()), allowed)
     if end > top + 1:
         build.warn(f"line {top + 1}: the header is wrapped over {end - top} lines; joined")
     names: list[str] = []
@@ -119,9 +120,23 @@ def _whole_header(lines: Sequence[str], top: int, build: TopologyBuilder) -> tup
     return names, found[1], end
 
 
+def _joined_header(pieces: Sequence[str]) -> tuple[list[str], list[str]] | None:
+    """The header from its lines: where nothing was torn apart each end of a line stands for a space."""
+    gaps = len(pieces) - 1
+    for glues in product((" ", ""), repeat=gaps) if gaps <= _TORN else ((" ",) * gaps, ("",) * gaps):
+        found = _header(pieces[0] + "".join(glue + piece for glue, piece in zip(glues, pieces[1:], strict=True)))
+        if found is None:
+            continue
+        if not gaps or (len({*found[0]}) == len(found[0]) and all(name[-1].isdigit() for name in found[0])):
+            return found  # else a name was torn: NI C0, NIC1 0
+    return None
+
+
 def _starts_row(line: str) -> bool:
     words = line.split(None, 2)
-    return len(words) > 1 and _DEVICE.fullmatch(words[0]) is not None and bool(_cells_of(words[1]))
+    if len(words) < 2 or not _DEVICE.fullmatch(words[0]) or word_of(words[0]):
+        return False
+    return bool(_cells_of(words[1]))
 
 
 def _cells_of(word: str) -> list[str]:
@@ -134,8 +149,23 @@ def _cells_of(word: str) -> list[str]:
 def _glue(before: str, after: str) -> str:
     """What a terminal swallowed between two lines: nothing where it tore a cell apart (NV1 8), else a space."""
     left, right = before.rsplit(None, 1)[-1:], after.split(None, 1)[:1]
-    torn = left and right and word_of(left[0] + right[0]) and not (word_of(left[0]) and word_of(right[0]))
-    return "" if torn else " "
+    if not left or not right or before[-1].isspace() or after[0].isspace():
+        return " "
+    if _cells_of(left[0] + right[0]) and not (_cells_of(left[0]) and _cells_of(right[0])):
+        return ""
+    if before[-1] in ",-" or after[0] in ",-":
+        return ""  # inside a list of CPUs
+    return _MAYBE if before[-1].isdigit() and after[0].isdigit() else " "
+
+
+def _goes_on(lines: Sequence[str], names: frozenset[str]) -> bool:
+    """Whether rows follow behind a blank line: one of spaces alone is what a terminal makes of a long row's end."""
+    following = next((line for line in lines[:16] if line.strip()), "")
+    return _starts_row(following) and following.split(None, 1)[0] in names
+
+
+def _whole(row: _Row, wanted: int) -> bool:
+    return sum(len(_cells_of(word)) for word in row.text.split()) >= wanted
 
 
 def _rows(lines: Sequence[str], first: int, names: frozenset[str], build: TopologyBuilder) -> tuple[list[_Row], int]:
@@ -146,7 +176,7 @@ def _rows(lines: Sequence[str], first: int, names: frozenset[str], build: Topolo
         line = lines[at]
         word = line.split(None, 1)
         if not word:
-            if rows:
+            if rows and not _goes_on(lines[at + 1 :], names):
                 break
             continue
         if word[0] in names:
@@ -155,7 +185,11 @@ def _rows(lines: Sequence[str], first: int, names: frozenset[str], build: Topolo
             rows.append(_Row(word[0], at + 1, word[1] if len(word) > 1 else ""))
         elif word[0].startswith("Legend"):
             break
-        elif not rows or len(rows[-1].text) + len(line) > MAX_LINE_CHARS or _starts_row(line):
+        elif (
+            not rows
+            or len(rows[-1].text) + len(line) > MAX_LINE_CHARS
+            or (_starts_row(line) and _whole(rows[-1], len(names)))
+        ):
             raise bad(at + 1, "row", word[0], "the header has no column of that name")
         else:
             build.warn(f"line {at + 1}: joined to the row of {rows[-1].name}, wrapped there")
@@ -194,9 +228,11 @@ def _split(row: _Row, wanted: int, columns: Sequence[str], build: TopologyBuilde
 
 def _affinity(row: _Row, columns: Sequence[str]) -> dict[str, str]:
     """Column to text. Where a field is empty (Windows, some guests), only the N/A of GPU NUMA ID stands there."""
-    words = row.tail.split()
+    words = row.tail.replace(_MAYBE, " ").split()
+    if len(words) != len(columns) and _MAYBE in row.tail:
+        words = row.tail.replace(_MAYBE, "").split()
     if len(words) > len(columns):
-        raise bad(row.line, f"row of {row.name}", row.tail.strip(), f"behind the cells stand {', '.join(columns)}")
+        raise bad(row.line, f"row of {row.name}", " ".join(words), f"behind the cells stand {', '.join(columns)}")
     if len(words) < len(columns) and words and words[-1] == "N/A" and columns[-1] == _OWN:
         return {**dict(zip(columns, words[:-1], strict=False)), _OWN: "N/A"}
     return dict(zip(columns, words, strict=False))
@@ -219,6 +255,8 @@ def _parts(
     columns: Sequence[str],
     devices: dict[str, str],
     build: TopologyBuilder,
+    *,
+    open_end: bool,
 ) -> None:
     by_name = {row.name: row for row in rows}
     gpus = [name for name in names if _GPU.fullmatch(name)]
@@ -245,7 +283,7 @@ def _parts(
             if cpus and not _CPU_LIST.fullmatch(cpus):
                 raise bad(row.line, f"CPU affinity of {name}", cpus, "it is a list like 0-23,48-71")
             numa = _numa(row, said.get(_NUMA, ""), build)
-            if cut and row is rows[-1] and list(said)[-1] == _CPU:
+            if row is rows[-1] and (cut or open_end) and list(said)[-1] == _CPU:
                 cpus = ""  # a list that was cut still looks like one
         kind = PartKind.GPU if _GPU.fullmatch(name) else PartKind.NIC
         inside = f"NUMA {numa}" if numa is not None else ""
@@ -272,11 +310,13 @@ def _links(names: Sequence[str], rows: Sequence[_Row], build: TopologyBuilder) -
                 # A cut can leave NV1 of NV18; every other word shows that it was cut.
                 at_cut = row.cut and to == len(row.cells) - 1 and nvlinks(cell)
                 said[pair] = UNKNOWN if at_cut else cell
+            elif row.cut and to == len(row.cells) - 1 and before != UNKNOWN:
+                continue  # the other row says it whole
             elif (both := agreed(before, cell)) is not None:
                 if both != cell or both != before:
                     build.warn(f"line {row.line}: {row.name} to {names[to]} is {before} and {cell}; {both} is taken")
                 said[pair] = both
-            elif not (row.cut and to == len(row.cells) - 1):
+            else:
                 here = f"{row.name} to {names[to]}"
                 raise bad(row.line, here, cell, f"the other way it is {before}; a matrix is the same both ways")
     odd = []

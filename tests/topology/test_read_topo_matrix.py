@@ -192,7 +192,7 @@ def test_what_can_be_read_in_one_way_is_read_with_a_warning(old: str, new: str, 
         ("GPU1\tNIC0", "GPU0\tNIC0", "line 1: column is 'GPU0'; it is there twice; every device has one column"),
         ("0-7\t0", "0-7\tzero", "line 2: NUMA affinity of GPU0 is 'zero'; it is a number, a list like 0-3, or N/A"),
         ("0-7\t0", "none\t0", "line 2: CPU affinity of GPU0 is 'none'; it is a list like 0-23,48-71"),
-        ("0-7\t0", "0-7\t0\t1\t2", "line 2: row of GPU0 is '0-7\\t0\\t1\\t2\\t\\tN/A'; behind the cells stand CPU"),
+        ("0-7\t0", "0-7\t0\t1\t2", "line 2: row of GPU0 is '0-7 0 1 2 N/A'; behind the cells stand CPU"),
     ],
 )
 def test_a_damaged_text_is_refused_with_its_line(old: str, new: str, sentence: str) -> None:
@@ -211,3 +211,43 @@ def test_a_cut_may_leave_nv1_of_nv18() -> None:
 
 def test_minus_one_is_no_numa_node() -> None:
     assert numa(read(SMALL.replace("0-7\t0", "0-7\t-1").encode())) == [None, 1]
+
+
+def check_never_wrong(whole: Topology, damaged: str) -> bool:
+    """Whether a damaged text is read; if it is, then nothing in it contradicts the whole one."""
+    try:
+        topology = read(damaged.encode())
+    except BadInput:
+        return False
+    true = words(whole)
+    for pair, word in words(topology).items():
+        assert word in ("unknown", true[pair]), pair
+    near = {gpu.name: (gpu.numa, gpu.cpus) for gpu in whole.of_kind(PartKind.GPU)}
+    for gpu in topology.of_kind(PartKind.GPU):
+        assert gpu.numa in (None, near[gpu.name][0])
+        assert gpu.cpus in ("", near[gpu.name][1])
+    return True
+
+
+def wrapped(text: str, width: int) -> str:
+    """As a terminal of this width shows it, and a mouse copies it."""
+    lines = text.expandtabs(8).split("\n")
+    return "\n".join(line[at : at + width] for line in lines for at in range(0, max(1, len(line)), width))
+
+
+def test_a_cut_text_says_less_and_nothing_else() -> None:
+    whole = read(SMALL.encode())
+    read_anyway = [check_never_wrong(whole, SMALL[:cut]) for cut in range(1, len(SMALL))]
+    assert sum(read_anyway) > 100
+    assert all(check_never_wrong(whole, wrapped(SMALL, width)) for width in range(20, 70))
+
+
+@pytest.mark.parametrize("name", files("topo"))
+def test_a_real_text_that_is_cut_or_wrapped_is_never_read_wrongly(name: str) -> None:
+    text = data(name).decode()
+    whole = read(text.encode())
+    for cut in range(40, len(text), len(text) // 16):
+        check_never_wrong(whole, text[:cut])
+    for width in (80, 100, 132):
+        if check_never_wrong(whole, wrapped(text, width)):
+            assert words(read(wrapped(text, width).encode())) == words(whole)

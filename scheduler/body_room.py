@@ -18,8 +18,7 @@ class Room:
     """One body as it arrives."""
 
     def __init__(self, place: bytearray) -> None:
-        self._place = place
-        self._more = bytearray()
+        self._place, self._more = place, bytearray()
         self.size = 0
 
     def add(self, piece: bytes) -> None:
@@ -30,6 +29,12 @@ class Room:
         else:
             self._more += piece
         self.size = end
+
+    def rest(self, size: int) -> memoryview:
+        """The next `size` bytes' place, to be written to; whoever writes raises `size` by what was written."""
+        assert not self._more
+        assert self.size + size <= len(self._place)
+        return memoryview(self._place)[self.size : self.size + size]
 
     def body(self) -> Body:
         """All of it. It is overwritten by the next body: nothing of it may be kept but copies."""

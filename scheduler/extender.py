@@ -6,11 +6,10 @@ must never know what a score is made of.
 1. Volcano takes every status but 200 for a failure of the whole scoring, so 200 is the answer to everything that is
    a call of its own; a bug of ours is logged, counted, and answered as if we had no opinion.
 2. What is no call of Volcano's gets a 4xx with one sentence, changes nothing, and leaves the connection usable.
-3. The body is read piece by piece up to a limit of ours (a scoring call carries every candidate with all its pods,
-   megabytes of them; the framework's own limit is one), into one room of its announced size (scheduler.body_room),
-   and decoded where it lies, once.
-   Decoding stays on the event loop: in a thread it holds the interpreter just as long (61 MB: the loop stood 93 ms
-   either way, measured).
+3. The body is read up to a limit of ours (a scoring call carries every candidate with all its pods, megabytes of them;
+   the framework's own limit is one) into one room of its announced size (scheduler.body_room), past the framework
+   where it is large (scheduler.straight_read), and decoded where it lies, once. Decoding stays on the event loop: in a
+   thread it holds the interpreter just as long (61 MB: the loop stood 93 ms either way, measured).
 4. Answers carry Content-Length and connections stay open: without either, every call would pay for a new connection.
 """
 
@@ -34,6 +33,7 @@ from scheduler.decision_log import DecisionLog
 from scheduler.metrics import ExtenderMetrics
 from scheduler.policy import Policy
 from scheduler.session import SessionLedger
+from scheduler.straight_read import may_read_straight, read_straight, small_first_reads
 from topology.bad_input import BadInput
 from topology.clock import monotonic_s
 from topology.units import show_bytes
@@ -82,6 +82,7 @@ class Extender:
     async def handle(self, request: web.Request) -> web.Response:
         """Any request at all."""
         started_s = self.now_s()
+        small_first_reads(request)
         verb = request.match_info["verb"]
         name = verb if verb in VERBS else counted.UNKNOWN_VERB
         try:
@@ -137,17 +138,23 @@ class Extender:
     async def _body(self, request: web.Request, verb: str, room: Room) -> Body:
         try:
             async with asyncio.timeout(_BODY_LIMIT_S):
-                async for piece in request.content.iter_any():
-                    if verb in UNREAD:
-                        continue
-                    if room.size + len(piece) > self.max_body_bytes:
-                        raise self._too_large()
-                    room.add(piece)
+                if verb not in UNREAD:
+                    self._take(request.content.read_nowait(), room)
+                    if may_read_straight(request, room.size, _READ_BUFFER_BYTES):
+                        await read_straight(request, room)
+                async for piece, _ in request.content.iter_chunks():
+                    if verb not in UNREAD:
+                        self._take(piece, room)
         except TimeoutError:
             raise _Rejected(408, f"the body did not arrive within {_BODY_LIMIT_S:g} s; send it at once") from None
         except (OSError, aiohttp.ClientError, web.RequestPayloadError, HttpProcessingError) as error:
             raise _Rejected(400, f"the body did not arrive whole ({type(error).__name__}); send it again") from None
         return room.body()
+
+    def _take(self, piece: bytes, room: Room) -> None:
+        if room.size + len(piece) > self.max_body_bytes:
+            raise self._too_large()
+        room.add(piece)
 
     def _too_large(self) -> _Rejected:
         limit = show_bytes(self.max_body_bytes)

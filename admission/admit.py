@@ -41,10 +41,11 @@ class Admitted:
 
     @property
     def phase(self) -> str | None:
-        """What would be tagged; `mixed` is a reading that tags nothing."""
+        """What was read: `mixed` tags nothing, and neither does a phase without a gang."""
         if self.tagging.phase is None and self.reading.mixed and not self.tagging.denied:
             return "mixed"
-        return self.tagging.phase
+        without_gang = bool(self.tagging.warnings) and not self.tagging.denied
+        return self.tagging.phase or (self.reading.phase if without_gang else None)
 
     def as_json(self) -> dict[str, Any]:
         """The shape that docs/recognition.md promises."""

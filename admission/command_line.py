@@ -129,7 +129,7 @@ def _positional(container: Container, words: Sequence[str], flags: Mapping[str, 
         starts = before in ("vllm", "sglang", "trtllm-serve") or (not position and not container.command)
         if word == "serve" and starts:
             return words[position + 1]
-        if before == "trtllm-serve" and not word.startswith("-") and word not in (END, "disaggregated"):
+        if before in ("trtllm-serve", "api_server") and not word.startswith("-") and word not in (END, "disaggregated"):
             return word
         before = word.rpartition("/")[2]
     # args alone, and the image's entry point is `vllm serve`

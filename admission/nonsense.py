@@ -19,7 +19,7 @@ from topology import labels
 from topology.bad_input import BadInput
 from topology.objects import Metadata, Pod
 
-_KEYS: Final = tuple(
+_KEYS: Final = dict.fromkeys(
     sorted(value for value in vars(labels).values() if isinstance(value, str) and value.startswith(labels.PREFIX))
 )
 _LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")

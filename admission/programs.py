@@ -74,7 +74,9 @@ _TARGET: Final = (
 )
 _TO_PREFILL: Final = re.compile(rf"--prefill{_TARGET}")
 _TO_DECODE: Final = re.compile(rf"--decode{_TARGET}|--decoder(?:-(?:hosts?|ports?|urls?))?")
-_ROUTER_FLAGS: Final = frozenset({"--pd-disaggregation", "--routing-logic", "--service-discovery"})
+_ROUTER_FLAGS: Final = frozenset(
+    {"--pd-disaggregation", "--vllm-pd-disaggregation", "--routing-logic", "--routing-strategy", "--service-discovery"}
+)
 _IMAGE_OTHERS: Final = {
     "router": "router",
     "gateway": "router",
@@ -95,6 +97,7 @@ _IMAGE_ENGINES: Final = (
     ("trtllm", TRTLLM),
     ("tensorrtllm", TRTLLM),
     ("inference-sim", VLLM),
+    ("text-generation-inference", "TGI"),
 )
 _LONGEST: Final = 200  # a longer word names no program
 

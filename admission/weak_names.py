@@ -61,6 +61,8 @@ _AFTER: Final = frozenset(
         "warmer",
         "warmup",
         "optimized",
+        "url",
+        "uri",
         "decode",
         "prefill",
     }

@@ -142,7 +142,7 @@ class Announcer:
             _remember(self._planned, uid, _Planned(plan, plan.decisions[uid]), _REMEMBERED)
             self._to_annotate.pop(uid, None)
             self._news.pop(uid, None)
-            self._events.forget(uid)
+            self._events.forget(uid, keep=Reason.PHASE_CONFLICT)
 
     def annotations(self, plan: Plan, uid: str) -> dict[str, str]:
         """What a released pod carries: the readable block and the decision's ids."""

@@ -12,17 +12,19 @@ from collections.abc import Iterator
 
 import pytest
 
-from e2e.checks import all_within, bound_after, counted
+from e2e.checks import all_within, bound_after, counted, live_pods, wait_event
+from e2e.conftest import NamespaceFactory
 from e2e.stack.build import CHECKOUT
 from e2e.stack.cluster import Cluster
 from e2e.stack.isochrone import CONTROLLER, NAMESPACE, WEBHOOK, WEBHOOK_CONFIGURATION, Isochrone
 from e2e.stalling_proxy import start_anew
-from e2e.workloads import pair
+from e2e.workloads import ENABLED, PLACEMENT, Object, pair, pod, vllm
 
 pytestmark = pytest.mark.e2e
 
 JSON = "application/json"
 LIMIT_BYTES = 256 * 1024
+PHASE = "isochrone.dev/phase"
 
 Call = tuple[str, str, str, bytes]
 """Method, path, content type, body."""
@@ -141,6 +143,70 @@ def test_after_all_that_a_gang_is_placed(small: Isochrone, cluster: Cluster, nam
         cluster.create(item, namespace)
     print(f"bound after {bound_after(cluster, namespace, 2):.2f} s")
     all_within(cluster, namespace)
+
+
+def applied(cluster: Cluster, namespace: str, item: Object) -> str:
+    """What kubectl says when it creates this, refused or not."""
+    try:
+        return cluster.kubectl("create", "-n", namespace, "-f", "-", input=json.dumps(item))
+    except RuntimeError as refused:
+        return str(refused)
+
+
+def test_a_wrong_template_is_refused_with_its_owner(small: Isochrone, cluster: Cluster, namespace: str) -> None:
+    prefill, _ = pair("chat", gpus=1)
+    prefill["spec"]["template"]["metadata"]["labels"][PHASE] = "prefil"
+    said = applied(cluster, namespace, prefill)
+    assert 'isochrone.dev/phase is \'prefil\'; use "prefill" or "decode". Did you mean "prefill"?' in said
+    assert live_pods(cluster, namespace) == []
+
+
+def test_signals_that_disagree_are_told_and_the_gang_is_placed(
+    small: Isochrone, cluster: Cluster, new_namespace: NamespaceFactory
+) -> None:
+    namespace = new_namespace(labels={ENABLED: "true"})
+    prefill, decode = vllm("prefill", "qwen3", gpus=1), vllm("decode", "qwen3", gpus=1)
+    # The role label of a framework against the engine's argument: the label wins.
+    decode["spec"]["template"]["metadata"]["labels"]["llm-d.ai/role"] = "decode"
+    text = json.dumps(decode["spec"]["template"]["spec"]).replace("kv_consumer", "kv_producer")
+    decode["spec"]["template"]["spec"] = json.loads(text)
+    for item in (prefill, decode):
+        cluster.create(item, namespace)
+    bound_after(cluster, namespace, 2)
+    all_within(cluster, namespace)
+    (told,) = [each.name for each in live_pods(cluster, namespace) if "decode" in each.name]
+    assert "the high signal wins" in wait_event(cluster, namespace, told, "PhaseConflict")["message"]
+
+
+def test_nobody_else_changes_what_isochrone_wrote(small: Isochrone, cluster: Cluster, namespace: str) -> None:
+    for item in pair("chat", gpus=1):
+        cluster.create(item, namespace)
+    bound_after(cluster, namespace, 2)
+    name = live_pods(cluster, namespace)[0].name
+    assert applied_patch(cluster, namespace, name, {"team": "x"}) == ""
+    assert "written by Isochrone" in applied_patch(cluster, namespace, name, {PLACEMENT: "elsewhere"})
+    found = json.loads(cluster.kubectl("get", "pod", name, "-n", namespace, "-o", "json"))
+    assert "planned" in found["metadata"]["annotations"][PLACEMENT]
+
+
+def applied_patch(cluster: Cluster, namespace: str, name: str, annotations: dict[str, str]) -> str:
+    """Why a patch was refused; empty when it was not."""
+    body = json.dumps({"metadata": {"annotations": annotations}})
+    try:
+        cluster.kubectl("patch", "pod", name, "-n", namespace, "--type=merge", "-p", body)
+    except RuntimeError as refused:
+        return str(refused)
+    return ""
+
+
+def test_a_forged_plan_is_taken_off_at_creation(small: Isochrone, cluster: Cluster, namespace: str) -> None:
+    item = pod("forged", gpus=1)
+    item["metadata"]["labels"] = {PHASE: "decode", "isochrone.dev/gang": "chat"}
+    item["metadata"]["annotations"] = {"isochrone.dev/decision": "a1b2"}
+    said = applied(cluster, namespace, item)
+    assert "created" in said
+    found = json.loads(cluster.kubectl("get", "pod", "forged", "-n", namespace, "-o", "json"))
+    assert "isochrone.dev/decision" not in found["metadata"]["annotations"]
 
 
 @pytest.mark.parametrize(

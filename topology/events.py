@@ -162,9 +162,13 @@ class EventSink:
         self._idle.clear()
         self._something.set()
 
-    def forget(self, uid: str) -> None:
-        """Drop what is queued about an object: it is gone, or what was to be said is not true any more."""
-        for name in [name for name, waiting in self._waiting.items() if waiting.involved.uid == uid]:
+    def forget(self, uid: str, keep: str = "") -> None:
+        """Drop what is queued about an object: it is gone, or what was to be said is not true any more.
+
+        `keep`: a reason that stays true.
+        """
+        of_it = [w.name for w in self._waiting.values() if w.involved.uid == uid and w.reason != keep]
+        for name in of_it:
             waiting = self._waiting.pop(name)
             for queue in (self._urgent, self._normal):
                 if waiting in queue:

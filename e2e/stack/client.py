@@ -126,6 +126,7 @@ PLURALS = {
     "StorageClass": "storageclasses",
     "RuntimeClass": "runtimeclasses",
     "Ingress": "ingresses",
+    "ValidatingAdmissionPolicy": "validatingadmissionpolicies",
 }
 CLUSTER_WIDE = {
     "Namespace",
@@ -135,6 +136,8 @@ CLUSTER_WIDE = {
     "CustomResourceDefinition",
     "MutatingWebhookConfiguration",
     "ValidatingWebhookConfiguration",
+    "ValidatingAdmissionPolicy",
+    "ValidatingAdmissionPolicyBinding",
     "PriorityClass",
     "Queue",
     "HyperNode",

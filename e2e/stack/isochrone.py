@@ -25,6 +25,7 @@ RELEASE: Final = "isochrone"
 WEBHOOK: Final = "isochrone-webhook"
 CONTROLLER: Final = "isochrone-controller"
 WEBHOOK_CONFIGURATION: Final = "zz-isochrone"
+CONFIGURATIONS: Final = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 CHART: Final = CHECKOUT / "manifests" / "chart"
 
 # How the services are started: change flags here and nowhere else. The words after the program are the chart's own
@@ -98,8 +99,10 @@ class Isochrone:
         """Waits until the API server knows the webhook's certificate authority."""
 
         def has_bundle() -> bool:
-            path = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{WEBHOOK_CONFIGURATION}"
-            hooks = self.cluster.api("GET", path)["webhooks"]
+            hooks = []
+            for kind in CONFIGURATIONS:
+                path = f"/apis/admissionregistration.k8s.io/v1/{kind.lower()}s/{WEBHOOK_CONFIGURATION}"
+                hooks += self.cluster.api("GET", path)["webhooks"]
             return all(hook["clientConfig"].get("caBundle") for hook in hooks)
 
         self.cluster.wait_for(has_bundle, READY_LIMIT_S, "the webhook's certificate authority is in its configuration")
@@ -108,6 +111,8 @@ class Isochrone:
 def render(cluster: Cluster, settings: Sequence[str] = ()) -> list[dict[str, Any]]:
     """The chart's objects; `settings` are `name=value` pairs for helm's --set."""
     argv = [str(cluster.bin("helm")), "template", RELEASE, str(CHART), "--namespace", NAMESPACE]
+    # Without a cluster helm knows few kinds; this API server has the policy.
+    argv += ["--api-versions", "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"]
     for setting in settings:
         argv += ["--set", setting]
     done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
@@ -130,7 +135,8 @@ def install(cluster: Cluster, settings: Sequence[str] = (), env: Mapping[str, st
     _start(cluster, controller, items, CONTROLLER_ENV, env or {})
     cluster.create(external_name(WEBHOOK))
     # The configuration exists before the webhook starts: it writes its certificate authority there.
-    cluster.apply(routed(_one(items, "MutatingWebhookConfiguration", WEBHOOK_CONFIGURATION), webhook.port))
+    for kind in CONFIGURATIONS:
+        cluster.apply(routed(_one(items, kind, WEBHOOK_CONFIGURATION), webhook.port))
     _start(cluster, webhook, items, WEBHOOK_ENV, env or {})
     isochrone.wait_ready()
     isochrone.wait_webhook_called()
@@ -163,7 +169,7 @@ def routed(configuration: Mapping[str, Any], port: int) -> dict[str, Any]:
 
 def _apply_rights(cluster: Cluster, items: Iterable[dict[str, Any]]) -> None:
     rank = {kind: place for place, kind in enumerate(ORDER)}
-    own = {*NOT_APPLIED, "MutatingWebhookConfiguration"}
+    own = {*NOT_APPLIED, *CONFIGURATIONS}
     # Whatever else the chart gains later (a ConfigMap, a policy) is applied too, last.
     for item in sorted(items, key=lambda each: rank.get(each["kind"], len(rank))):
         if item["kind"] not in own:

@@ -23,8 +23,10 @@ from admission.gang_track import BatchSettings
 from admission.let_go import Gatekeeper
 from admission.measured_watch import MeasuredWatch
 from admission.owners import Owners, wants
+from admission.pod_group_form import OPENAPI_PATH, OPTIONAL, optional_fields
 from admission.probe_orders import ProbeOrders
 from admission.renew import Renewal
+from admission.retire import Retirement
 from admission.serving import background, health_app, listening, stopped_by_signals
 from admission.settings import ControllerSettings, HostPort
 from admission.turn import Turn
@@ -44,6 +46,7 @@ from topology.hypernode_publisher import HyperNodePublisher
 from topology.informer import Change, HasMetadata, Informer
 from topology.kept_pods import KeptPods
 from topology.kube_api import KubeApi
+from topology.kube_errors import ApiFailure
 from topology.objects import HyperNode, Node, Pod, PodGroup, Queue, Workload
 from topology.snapshot import Snapshot
 
@@ -51,6 +54,7 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T", bound=HasMetadata)
 
+_FORM_S = 300.0
 _WORKLOADS = {
     "replicasets": "/apis/apps/v1/replicasets",
     "statefulsets": "/apis/apps/v1/statefulsets",
@@ -142,6 +146,8 @@ class Controller:
             settings=timing,
         )
         self.renewal = Renewal(self.state, gatekeeper, self.announcer, self.snapshot, settings.replan_after)
+        self.retirement = Retirement(self.state, gatekeeper, self.pods.objects, groups)
+        self._departures, self._api = departures, api
         self.publisher = HyperNodePublisher(api, self.nodes.objects.values, self.hypernodes.objects.values, _has_gpus)
         self.publishes = settings.publish_hypernodes
         self.measured = MeasuredWatch(settings.measured_reach, self.state, self.batch.room_appeared)
@@ -238,6 +244,19 @@ class Controller:
             if group is not None:
                 self.batch.pod_group_changed(group, gone=change.new is None)
 
+    async def _watch_form(self) -> None:
+        """Which fields a PodGroup has here; read again now and then, since Volcano may be upgraded under us."""
+        while True:
+            try:
+                known = optional_fields(await self._api.get(OPENAPI_PATH))
+            except (ApiFailure, ValueError) as error:
+                log.info("the form of PodGroups is not known, the newest is taken: %s", error)
+            else:
+                if known != self._departures.known_fields:
+                    log.warning("PodGroups of this cluster have only %s of %s", sorted(known), sorted(OPTIONAL))
+                self._departures.known_fields = known
+            await asyncio.sleep(_FORM_S)
+
     async def run(self) -> None:
         """Watch, then hold and release, until cancelled. An informer that dies of a bug takes the process with it."""
         async with asyncio.TaskGroup() as tasks:
@@ -251,10 +270,12 @@ class Controller:
                 await informer.synced.wait()
             log.info("lists complete: %d nodes, %d pods", len(self.nodes.objects), len(self.pods.objects))
             gc.freeze()  # imports and first lists stay for good: no collection need look at them again
+            tasks.create_task(self._watch_form())
             tasks.create_task(self.batch.run())
             if self.publishes:
                 tasks.create_task(self.publisher.run())
             tasks.create_task(self.renewal.run())
+            tasks.create_task(self.retirement.run())
 
 
 def _has_gpus(node: Node) -> bool:

@@ -15,6 +15,7 @@ from admission.gang_request import GangView
 from admission.gang_track import BatchSettings, Track
 from admission.let_go import Gatekeeper, Letting
 from admission.pod_group import TopOwner, differs, group_names, is_ours, wanted_pod_group
+from admission.pod_group_form import OPTIONAL
 from scheduler.decision import Plan
 from topology.clock import monotonic_s
 from topology.cluster_state import ClusterState, GangKey
@@ -44,6 +45,7 @@ class Departures:
         self._state, self.gatekeeper, self._words = state, gatekeeper, words
         self._pod_groups, self._top_owner, self._more_later = pod_groups, top_owner, more_later
         self.settings = settings
+        self.known_fields: frozenset[str] = frozenset(OPTIONAL)  # of a PodGroup, in this cluster
 
     async def let_go(self, view: GangView, result: Plan, lettings: Sequence[Letting], track: Track) -> bool:
         """Nominate, release, PodGroup. Pods that cannot go are given back; with too few left nobody goes."""
@@ -110,7 +112,7 @@ class Departures:
             if not is_ours(name, view.key[1]):
                 continue
             words = self._words.group_annotations(result)
-            wanted = wanted_pod_group(view, pods, self._top_owner, words, self._more_later)
+            wanted = wanted_pod_group(view, pods, self._top_owner, words, self._more_later, self.known_fields)
             if track.preempts:
                 # Volcano's enqueue action compares these with what is free, and only an enqueued group may preempt.
                 del wanted["spec"]["minResources"]

@@ -21,7 +21,7 @@ from topology.isochrone_sets import NodeSet
 from topology.kube_api import KubeApi, Retry
 from topology.kube_errors import ApiError, ApiFailure, ApiUnreachable
 from topology.labels import GATE
-from topology.objects import Pod
+from topology.objects import Pod, PodGroup
 
 log = logging.getLogger(__name__)
 
@@ -145,6 +145,20 @@ class Gatekeeper:
         except ApiFailure as error:
             self.failed += 1
             log.info("pod %s was not deleted: %s", pod.key, error)
+            return False
+
+    async def remove_pod_group(self, group: PodGroup) -> bool:
+        """Delete a PodGroup exactly as it was seen; False if it changed meanwhile, is gone, or that failed."""
+        meta = group.metadata
+        path = POD_GROUPS.format(namespace=meta.namespace) + f"/{meta.name}"
+        try:
+            async with self._slots:
+                return await self._api.delete(
+                    path, uid=meta.uid, resource_version=meta.resource_version, timeout_s=self._timeout_s
+                )
+        except ApiFailure as error:
+            self.failed += 1
+            log.info("PodGroup %s/%s was not deleted: %s", meta.namespace, meta.name, error)
             return False
 
     async def annotate(self, pod: Pod, annotations: Mapping[str, str]) -> None:

@@ -13,12 +13,14 @@ from typing import Any
 
 from admission.gang import PODGROUP_PREFIX, podgroup_name
 from admission.gang_request import GangView, unit_size
+from admission.pod_group_form import OPTIONAL, as_known
 from admission.units import LWS_GROUP_KEY
 from topology.labels import DECODE, GANG, GATE, GROUP_NAME, PHASE, PREFILL, QUEUE_NAME, TASK_SPEC
 from topology.objects import OwnerReference, Pod, PodGroup
 from topology.resources import CPU, PODS, Amounts, readable_request, sum_amounts
 
 API_VERSION = "scheduling.volcano.sh/v1beta1"
+MANAGED_BY, MANAGER = "app.kubernetes.io/managed-by", "isochrone"
 _MAX_OWNERS = 100
 
 TopOwner = Callable[[Pod], OwnerReference | None]
@@ -55,11 +57,12 @@ def wanted_pod_group(
     top_owner: TopOwner,
     annotations: Mapping[str, str],
     more_later: Callable[[Sequence[Pod]], bool] = lambda _: False,
+    known: frozenset[str] = frozenset(OPTIONAL),
 ) -> dict[str, Any]:
     """The object to apply. `pods` are the gang's pods that name it, at least one.
 
     Pods that their owner makes only once these are ready (`more_later`) cannot be waited for: the minimum is then what
-    there is, and rises with what comes.
+    there is, and rises with what comes. Of the optional fields only those that are `known` to the cluster are there.
     """
     namespace, gang = view.key
     settings = view.settings
@@ -81,6 +84,7 @@ def wanted_pod_group(
         spec["subGroupPolicy"] = [_sub_groups(phase, size, minimum[phase]) for phase, size in sizes.items() if size > 1]
     else:
         spec |= _per_role(pods, minimum)
+    spec = as_known(spec, known, _per_role(pods, minimum))
     if priority := _first(p.spec.priority_class_name for p in pods):
         spec["priorityClassName"] = priority
     return {
@@ -89,7 +93,7 @@ def wanted_pod_group(
         "metadata": {
             "name": podgroup_name(gang),
             "namespace": namespace,
-            "labels": {GANG: gang, "app.kubernetes.io/managed-by": "isochrone"},
+            "labels": {GANG: gang, MANAGED_BY: MANAGER},
             "annotations": dict(annotations),
             "ownerReferences": _owners(pods, top_owner),
         },

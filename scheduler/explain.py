@@ -9,7 +9,6 @@ The blocks of several lines that `kubectl describe` shows are in explain_block.p
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Final
 
 from scheduler.decision import Candidate, Decision, Outcome, PairReach, Plan
@@ -241,15 +240,15 @@ def _finish(text: str, decision: Decision | None = None) -> str:
 
 
 def news_key(plan: Plan, decision: Decision | None = None) -> str:
-    """What makes two explanations the same news: reason and counts, not ages and gaps, which change by themselves.
+    """What makes two explanations the same news: reason and obstacle. Counts, ages and gaps change by themselves: one
+    node that joins would otherwise rewrite the annotations of every pod that waits.
 
     For the Event poster's `key`, and to leave an annotation alone while its meaning stays.
     """
     blocked = blocked_of(plan, decision)
-    ruled_out: Mapping[VerdictCode, int] = blocked.decision.ruled_out if blocked else {}
-    tally = ",".join(f"{code.value}={n}" for code, n in sorted(ruled_out.items()))
     node = (decision.chosen or "") if decision else ""
-    return f"{reason_of(plan, decision)}/{node}/{tally}"
+    alone = "alone" if is_joiner(plan) else "together"
+    return f"{reason_of(plan, decision)}/{node}/{alone}/{blocked.obstacle.name if blocked else ''}"
 
 
 def decision_line(decision: Decision, facts_age_s: float | None = None) -> str:

@@ -313,6 +313,7 @@ def test_the_controller_changes_pods_podgroups_events_and_its_lease() -> None:
         ("/events", "create"),
         ("/events", "patch"),
         ("scheduling.volcano.sh/podgroups", "create"),
+        ("scheduling.volcano.sh/podgroups", "delete"),
         ("scheduling.volcano.sh/podgroups", "patch"),
         ("coordination.k8s.io/leases", "create"),
         ("coordination.k8s.io/leases", "update"),

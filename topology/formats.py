@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from topology import (
@@ -49,6 +49,7 @@ class Format:
     claims: Callable[[list[str]], bool]
     read: Callable[[str], Topology]
     max_bytes: int = MAX_BYTES
+    by_line: bool = False  # a cut cannot be seen in it, but for its last line
 
 
 def read(data: bytes) -> Topology:
@@ -57,7 +58,11 @@ def read(data: bytes) -> Topology:
     found = format_of(text)
     if len(text) > found.max_bytes:
         raise BadInput("size", f"{len(text)} characters", f"{found.name} is read up to {found.max_bytes}")
-    return found.read(text)
+    topology = found.read(text)
+    if found.by_line and not text.endswith("\n"):
+        cut = f"line {text.count(chr(10)) + 1}: the last line has no end; the file may be cut off there"
+        return replace(topology, warnings=(*topology.warnings, cut))
+    return topology
 
 
 def format_of(text: str) -> Format:
@@ -133,11 +138,16 @@ FORMATS: Final[tuple[Format, ...]] = (
         read_ibnetdiscover.SOURCE,
         lambda head: any(read_ibnetdiscover.looks_like(line) for line in head),
         read_ibnetdiscover.read,
+        by_line=True,
     ),
     Format(
-        read_slurm.SOURCE, lambda head: any(read_slurm.looks_like(line) for line in head), read_slurm.read, 8 * _MIB
+        read_slurm.SOURCE,
+        lambda head: any(read_slurm.looks_like(line) for line in head),
+        read_slurm.read,
+        8 * _MIB,
+        by_line=True,
     ),
-    Format(read_labels.SOURCE, lambda head: read_labels.looks_like(_first(head)), read_labels.read, _MIB),
+    Format(read_labels.SOURCE, lambda head: read_labels.looks_like(_first(head)), read_labels.read, _MIB, by_line=True),
     Format("JSON", lambda head: _first(head)[:1] in ("[", "{"), _json, 16 * _MIB),
     Format("YAML", lambda head: any(_YAML_KEY.fullmatch(line) for line in head), _yaml, 4 * _MIB),
 )

@@ -64,6 +64,8 @@ NVLINK_DOMAINS: Final[tuple[str, ...]] = (
 )
 """The first that a node has wins. GPU feature discovery asks the driver; the others are told by somebody."""
 
+_TIER_KEYS: Final = frozenset(key for scheme in SCHEMES for key in scheme.tiers)
+_DOMAIN_KEYS: Final = frozenset(NVLINK_DOMAINS)
 _AKS: Final = "kubernetes.azure.com/cluster"
 
 
@@ -83,11 +85,15 @@ def place_of(labels: Mapping[str, str]) -> Place:
     zone = labels.get(ZONE, "")
     if _AKS in labels and zone.isdigit():
         zone = ""  # AKS writes the fault domain there when the region has no zones: Microsoft, AKS availability zones
-    domain = next((labels[key] for key in NVLINK_DOMAINS if labels.get(key)), "")
-    for scheme in SCHEMES:
-        tiers = tuple(labels.get(key, "") for key in scheme.tiers)
-        if any(tiers):
-            if scheme.lowest_optional and not tiers[0]:
-                tiers = tiers[1:]
-            return Place(zone, labels.get(REGION, ""), tiers, domain, scheme.name)
-    return Place(zone, labels.get(REGION, ""), (), domain)
+    region = labels.get(REGION, "")
+    domain = ""
+    if not _DOMAIN_KEYS.isdisjoint(labels):
+        domain = next((labels[key] for key in NVLINK_DOMAINS if labels.get(key)), "")
+    if not _TIER_KEYS.isdisjoint(labels):
+        for scheme in SCHEMES:
+            tiers = tuple([labels.get(key, "") for key in scheme.tiers])
+            if any(tiers):
+                if scheme.lowest_optional and not tiers[0]:
+                    tiers = tiers[1:]
+                return Place(zone, region, tiers, domain, scheme.name)
+    return Place(zone, region, (), domain)

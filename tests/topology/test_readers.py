@@ -204,6 +204,14 @@ def test_a_damaged_text_is_refused_with_its_line(sample: str, old: str, new: str
     assert str(refused.value).startswith(sentence)
 
 
+@pytest.mark.parametrize("sample", ["slurm", "ibnetdiscover", "labels"])
+def test_a_last_line_without_an_end_may_be_cut(sample: str) -> None:
+    cut = read(samples.ALL[sample].removesuffix("\n").encode())
+    number = samples.ALL[sample].count("\n")
+    assert cut.warnings[-1] == f"line {number}: the last line has no end; the file may be cut off there"
+    assert cut.parts == read(samples.ALL[sample].encode()).parts
+
+
 def test_the_graph_for_explaining_knows_the_way() -> None:
     graph = to_networkx(read(samples.SLURM.encode()))
     assert graph.nodes["leaf1"]["kind"] == "leaf"

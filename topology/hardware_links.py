@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
+from topology.domains import DomainChain
 from topology.facts import NodeFacts, Remote
 from topology.link_rows import Hardware
 from topology.reach import NodeLinks
@@ -25,16 +26,41 @@ class SeenLinks:
 
     inner: Hardware | None = None
     outer: Hardware | None = None
+    fabric: str | None = None  # multi-node NVLink domain as GPU feature discovery writes it; "" is: not usable
 
     def refine(self, links: NodeLinks) -> NodeLinks:
         """The node's links with what was seen in place of what is only known by kind."""
         outer = self.outer if links.rdma else None
         return replace(links, inner=self.inner or links.inner, outer=outer or links.outer)
 
+    def refine_chain(self, chain: DomainChain) -> DomainChain:
+        """The node's domains: the driver's NVLink domain where labels name none, and none where it is not usable.
+
+        A label that names one is not replaced: nodes without an agent have the label alone, and must stay together.
+        """
+        if self.fabric is None or (self.fabric and chain.fabric):
+            return chain
+        return replace(chain, fabric=self.fabric)
+
 
 def seen_links(facts: NodeFacts) -> SeenLinks:
     """From one agent's facts."""
-    return SeenLinks(_inner(facts), _outer(facts))
+    return SeenLinks(_inner(facts), _outer(facts), _fabric(facts))
+
+
+def _fabric(facts: NodeFacts) -> str | None:
+    """Cluster uuid and clique id together (a clique id alone repeats between racks), if all GPUs agree.
+
+    "" while a GPU's fabric is starting, failed or unhealthy; None where the driver says nothing or has no cluster.
+    """
+    told = [gpu.fabric for gpu in facts.gpus if gpu.fabric is not None]
+    if any(fabric.why_unusable for fabric in told):
+        return ""
+    domains = {fabric.domain for fabric in told}
+    if len(domains) > 1:
+        return ""
+    domain = domains.pop() if domains else None
+    return f"{domain[0]}.{domain[1]}" if domain else None
 
 
 def _inner(facts: NodeFacts) -> Hardware | None:

@@ -201,6 +201,7 @@ async def listening(
         ("grpc.max_receive_message_length", hub.max_message),
         ("grpc.max_send_message_length", hub.max_message),
         ("grpc.so_reuseport", 0),
+        ("grpc.max_concurrent_streams", 8),  # on one connection; an agent has one
         ("grpc.http2.min_ping_interval_without_data_ms", 30_000),
         ("grpc.keepalive_time_ms", 120_000),
         ("grpc.keepalive_timeout_ms", 20_000),

@@ -42,8 +42,9 @@ class NodeTable:
         self.names: tuple[str, ...] = tuple(n.metadata.name for n in self.nodes)
         self.index: dict[str, int] = {name: i for i, name in enumerate(self.names)}
         told = membership(self.nodes, hypernodes)
-        self.chains = tuple(chain_of(n, told) for n in self.nodes)
-        links = [(seen or {}).get(n.metadata.name, _NOTHING_SEEN).refine(links_of(n)) for n in self.nodes]
+        agents = [(seen or {}).get(name, _NOTHING_SEEN) for name in self.names]
+        self.chains = tuple(a.refine_chain(chain_of(n, told)) for a, n in zip(agents, self.nodes, strict=True))
+        links = [agent.refine(links_of(node)) for agent, node in zip(agents, self.nodes, strict=True)]
         self.reach: ReachModel = ReachModel(self.chains, links)
         capacities: list[Amounts] = []
         self.unreadable: dict[str, str] = {}

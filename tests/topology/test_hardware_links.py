@@ -5,12 +5,13 @@ from __future__ import annotations
 import pytest
 
 from topology.domains import DomainChain
-from topology.facts import Gpu, Nic, NicPort, NodeFacts, NodeState, NvLink, NvmlState, Remote
+from topology.facts import Fabric, FabricState, Gpu, Nic, NicPort, NodeFacts, NodeState, NvLink, NvmlState, Remote
 from topology.hardware_links import seen_links
-from topology.labels import GPUDIRECT, RDMA_CAPABLE
+from topology.labels import GPUDIRECT, NVLINK_CLIQUE, RDMA_CAPABLE
 from topology.link_rows import ROWS, Hardware
 from topology.objects import Metadata, Node
 from topology.reach import NodeLinks, ReachModel, links_of
+from topology.snapshot import NodeTable
 
 PAGE = 65_536
 CHAIN = DomainChain(zone="z1", spine="s1", leaf="l1")
@@ -76,3 +77,37 @@ def test_every_hardware_has_a_row_with_a_source() -> None:
     for row in ROWS.values():
         assert row.p99_us(PAGE) >= row.typical_us(PAGE) > 0
         assert "(" in row.source
+
+
+def rack(cluster: str | None, *, status: int = 0, state: FabricState = FabricState.COMPLETED) -> NodeFacts:
+    """A tray of two GPUs whose driver tells of a multi-node NVLink domain, always with clique id 32766."""
+    fabric = Fabric(state=state, status=status, cluster_uuid=cluster, clique_id=32766)
+    gpus = (Gpu(uuid="GPU-1", fabric=fabric), Gpu(uuid="GPU-2", fabric=fabric))
+    return NodeFacts(state=NodeState(collected_at_s=0, topology_generation=1, nvml=NvmlState.OK), gpus=gpus)
+
+
+def table(facts: dict[str, NodeFacts], labels: dict[str, dict[str, str]] | None = None) -> dict[str, str]:
+    """Node to its NVLink domain, as the snapshot has it."""
+    nodes = [Node(metadata=Metadata(name=name, labels=(labels or {}).get(name))) for name in facts]
+    made = NodeTable(nodes, (), {name: seen_links(each) for name, each in facts.items()})
+    return {name: chain.fabric for name, chain in zip(made.names, made.chains, strict=True)}
+
+
+def test_c074_nodes_of_one_clique_id_but_two_clusters_are_two_domains() -> None:
+    domains = table({"n1": rack("6f4a"), "n2": rack("2244"), "n3": rack("6f4a")})
+    assert domains == {"n1": "6f4a.32766", "n2": "2244.32766", "n3": "6f4a.32766"}
+
+
+def test_c076_a_fabric_that_is_not_usable_takes_the_domain_away_though_a_label_names_it() -> None:
+    insufficient, starting = rack("6f4a", status=22), rack(None, state=FabricState.IN_PROGRESS)
+    labels = {name: {NVLINK_CLIQUE: "6f4a.0"} for name in ("n1", "n2", "n3", "n4")}
+    silent = facts()
+    domains = table({"n1": insufficient, "n2": starting, "n3": silent, "n4": rack("6f4a")}, labels)
+    assert domains == {"n1": "", "n2": "", "n3": "6f4a.0", "n4": "6f4a.0"}
+
+
+def test_gpus_that_disagree_and_a_fabric_of_one_node_make_no_domain() -> None:
+    one, other = rack("6f4a").gpus[0], rack("2244").gpus[1]
+    mixed = NodeFacts(state=rack(None).state, gpus=(one, other))
+    assert table({"mixed": mixed, "alone": rack(None)}) == {"mixed": "", "alone": ""}
+    assert seen_links(rack(None)).fabric is None  # nothing is said of a cluster: labels count

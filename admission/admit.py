@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from admission.evidence import PhaseReading
-from admission.existing_group import existing_group, multi_node_member
+from admission.existing_group import existing_group
 from admission.manifest_file import Document
 from admission.operator_templates import reader_of
 from admission.pod_settings import read_settings
@@ -20,6 +20,7 @@ from admission.readings import readings_of
 from admission.role_groups import is_production_stack, production_stack, role_based_group
 from admission.signals import BUILT_IN, Rules
 from admission.tagging import Entry, Tagging, asks_by_label, tag
+from admission.units import size_of, unit_of
 from topology import labels
 from topology.objects import Pod
 
@@ -36,7 +37,7 @@ class Admitted:
     reading: PhaseReading
     existing_group: str | None
     group_system: str
-    size: int | None
+    size: int
     warnings: tuple[str, ...]
 
     @property
@@ -96,7 +97,7 @@ def _entry(template: PodTemplate, rules: Rules) -> Admitted:
     pod = template.pod
     asks = asks_by_label(pod)
     tagging = tag(pod, template.namespace, Entry.LABELLED if asks else Entry.NAMESPACE, rules)
-    group, member = existing_group(pod), multi_node_member(pod)
+    group = existing_group(pod)
     warnings = [tagging.denied] if tagging.denied else []
     warnings += [*tagging.warnings, *template.notes]
     if tagging.phase and not asks and not _wants_gpu(pod):
@@ -107,7 +108,7 @@ def _entry(template: PodTemplate, rules: Rules) -> Admitted:
         readings_of(pod, rules).phase,
         group.value if group else None,
         group.system if group else "",
-        member.size if member else None,
+        size_of(pod) if unit_of(pod) else 1,
         tuple(warnings),
     )
 
@@ -167,6 +168,8 @@ def lines(entry: Admitted) -> Iterator[str]:
         yield head + "no engine, left alone"
     elif tagging.warnings:
         yield head + "not tagged"
+    elif entry.reading.phase:
+        yield head + "left alone: opted out or placed already"
     else:
         yield head + "nothing that is recognised, left alone"
     if entry.reading.signal:
@@ -175,7 +178,7 @@ def lines(entry: Admitted) -> Iterator[str]:
         yield f"  gang    {tagging.signal.rpartition('gang: ')[2]}"
     if entry.existing_group:
         yield f"  group   {entry.existing_group} of {entry.group_system}, kept"
-    if entry.size:
+    if entry.size > 1:
         yield f"  member  {entry.size} pods serve one copy of the model"
     for warning in entry.warnings:
         yield f"  note    {warning}"

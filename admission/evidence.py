@@ -79,12 +79,8 @@ class PhaseReading:
 _WORDS: Final = {
     "prefill": Says.PREFILL,
     "prefiller": Says.PREFILL,
-    "prefill-worker": Says.PREFILL,
-    "prefill-leader": Says.PREFILL,
     "decode": Says.DECODE,
     "decoder": Says.DECODE,
-    "decode-worker": Says.DECODE,
-    "decode-leader": Says.DECODE,
     "both": Says.MIXED,
     "mixed": Says.MIXED,
     "aggregated": Says.MIXED,
@@ -93,6 +89,9 @@ _WORDS: Final = {
     "encode-prefill-decode": Says.MIXED,
     "encode-prefill": Says.OPEN,
 }
+_NEUTRAL_WORDS: Final = frozenset(
+    {"worker", "workers", "leader", "server", "engine", "pool", "node", "group", "instance", "service", "pod", "role"}
+)
 _SHORT_WORDS: Final = {"p": Says.PREFILL, "d": Says.DECODE}
 NO_ENGINE_WORDS: Final = frozenset(
     {
@@ -107,7 +106,13 @@ def role(value: str, short: bool = False) -> Says | None:
     """A role word of a framework; None for words that say nothing to us. `short`: p and d are words."""
     word = _SEPARATORS.sub("-", value.strip().lower())
     said = _WORDS.get(word) or (_SHORT_WORDS.get(word) if short else None)
-    if said is None and not NO_ENGINE_WORDS.isdisjoint(word.split("-")):
+    if said is not None:
+        return said
+    words = word.split("-")
+    telling = [each for each in words if each not in _NEUTRAL_WORDS]
+    if len(telling) == 1 and telling != words:  # `prefill-worker`, `decode-pool`
+        said = _WORDS.get(telling[0])
+    if said is None and not NO_ENGINE_WORDS.isdisjoint(words):
         return Says.NO_ENGINE
     return said
 

@@ -1,4 +1,4 @@
-"""Whether another system holds the pod in a group already, and which pods are one member because they share a model.
+"""Whether another system holds the pod in a group already.
 
 A group that is there is kept: we add to it, we never take it over. It must never know the pod's phase or our gang.
 """
@@ -11,10 +11,6 @@ from typing import Final
 
 from topology import labels
 from topology.objects import Pod
-
-_LWS: Final = "leaderworkerset.sigs.k8s.io/"
-_KTHENA: Final = "modelserving.volcano.sh/"
-_GROVE: Final = "grove.io/"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,37 +60,3 @@ _CARRIERS: Final[tuple[tuple[str, str, Callable[[Pod, str], str]], ...]] = (
     ("Grove", "grove.io/podgang", _label),
     ("Grove", "grove.io/", _gate),
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Member:
-    """Pods that run one copy of a model over several nodes: one member of a gang that needs all of them.
-
-    `key` is the same for all its pods and stable over their restarts; `size` is None where the pods do not say it.
-    """
-
-    system: str
-    key: str
-    size: int | None
-    leader: bool
-
-
-def multi_node_member(pod: Pod) -> Member | None:
-    """The multi-node copy that the pod is part of; None for a pod that is a member by itself or does not say.
-
-    Sources: kubernetes-sigs/lws api/leaderworkerset/v1, volcano-sh/kthena and ai-dynamo/grove label constants.
-    """
-    meta = pod.metadata
-    if name := meta.label(_LWS + "name"):
-        size = meta.annotation(_LWS + "size")
-        count = int(size) if size.isascii() and size.isdigit() and len(size) < 6 else None
-        if count is not None and count < 2:
-            return None
-        key = f"{name}/{meta.label(_LWS + 'group-index')}"
-        return Member("LWS", key, count, meta.label(_LWS + "worker-index") == "0")
-    if (group := meta.label(_KTHENA + "group-name")) and (role_id := meta.label(_KTHENA + "role-id")):
-        return Member("Kthena", f"{group}/{role_id}", None, meta.label(_KTHENA + "entry").lower() == "true")
-    if scaling := meta.label(_GROVE + "podcliquescalinggroup"):
-        key = f"{scaling}/{meta.label(_GROVE + 'podcliquescalinggroup-replica-index')}"
-        return Member("Grove", key, None, meta.label(_GROVE + "podclique").endswith(("-leader", "-ldr")))
-    return None

@@ -97,6 +97,40 @@ def dynamo_graph(document: Raw, namespace: str) -> Iterator[PodTemplate]:
         yield PodTemplate(kind, namespace, name, component, raw, count(part.get("replicas")))
 
 
+def dynamo_component(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+    """One component of a Dynamo graph by itself; the graph's name is a label of the object."""
+    meta, spec = mapping(document.get("metadata")), mapping(document.get("spec"))
+    graph = mapping(meta.get("labels")).get("nvidia.com/dynamo-graph-deployment-name")
+    part = {"name": spec.get("serviceName") or spec.get("componentName") or meta.get("name"), **spec}
+    whole = {
+        "kind": document.get("kind"),
+        "metadata": {"name": graph or meta.get("name")},
+        "spec": {"components": [part]},
+    }
+    for each in dynamo_graph(whole, namespace):
+        yield PodTemplate(each.kind, namespace, str(meta.get("name", "")), "", each.raw, each.replicas)
+
+
+def model_booster(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+    """volcano-sh/kthena: a ModelBooster makes a ModelServing for each backend, with a role for each kind of worker."""
+    name, spec = _name(document), mapping(document.get("spec"))
+    backends = sequence(spec.get("backends")) or [mapping(spec.get("backend"))]
+    for backend in backends:
+        serving = f"{name}-{backend.get('name', '')}"
+        roles = []
+        for worker in sequence(backend.get("workers")):
+            kind = str(worker.get("type", ""))
+            engine = {"name": "engine", "image": worker.get("image", ""), "resources": mapping(worker.get("resources"))}
+            engine["args"] = ["--model", str(backend.get("modelURI", ""))]
+            template = {"spec": {"containers": [engine]}}
+            roles.append({"name": kind, "replicas": worker.get("replicas"), "entryTemplate": template})
+        made = {"kind": document.get("kind"), "metadata": {"name": serving}, "spec": {"template": {"roles": roles}}}
+        for each in model_serving(made, namespace):
+            shown = f"{backend.get('name', '')}/{each.template.partition('/')[0]}"
+            note = ("read as the ModelServing that its operator makes",)
+            yield PodTemplate(each.kind, namespace, name, shown, each.raw, each.replicas, note)
+
+
 def _dynamo_alpha(part: Raw) -> Raw:
     """v1alpha1 keeps the main container apart from the rest of the pod, and resources and env beside both."""
     extra = dict(mapping(part.get("extraPodSpec")))
@@ -244,7 +278,9 @@ KINDS: Final[dict[tuple[str, str], Reader]] = {
     ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): leader_worker_set,
     ("disaggregatedset.x-k8s.io", "DisaggregatedSet"): disaggregated_set,
     ("workload.serving.volcano.sh", "ModelServing"): model_serving,
+    ("workload.serving.volcano.sh", "ModelBooster"): model_booster,
     ("nvidia.com", "DynamoGraphDeployment"): dynamo_graph,
+    ("nvidia.com", "DynamoComponentDeployment"): dynamo_component,
     ("grove.io", "PodCliqueSet"): pod_clique_set,
     ("orchestration.aibrix.ai", "StormService"): storm_service,
     ("orchestration.aibrix.ai", "RoleSet"): storm_service,

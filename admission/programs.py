@@ -99,6 +99,7 @@ _IMAGE_ENGINES: Final = (
     ("inference-sim", VLLM),
     ("text-generation-inference", "TGI"),
 )
+_STARTERS: Final = frozenset({"exec", "then", "do", "else", "nohup", "time", "--", "tini", "env"})
 _LONGEST: Final = 200  # a longer word names no program
 
 
@@ -119,8 +120,9 @@ def program_of(
 ) -> Program:
     """What the commands of one container run. `has_command`: the image's entry point is not used."""
     names = list(_names(commands))
-    engine = next((found for name in names if (found := _engine(name))), "")
-    other = "" if engine else next((found for name in names if (found := _other(name))), "")
+    engine = next((found for name, _ in names if (found := _engine(name))), "")
+    # An engine may be started by another program (numactl, mpirun); for what is no engine that would be a guess.
+    other = "" if engine else next((found for name, first in names if first and (found := _other(name))), "")
     if not _ROUTER_FLAGS.isdisjoint(flags):
         return Program(other="router")
     if not engine and not other and _sends_to_both(flags):
@@ -143,18 +145,22 @@ def _complete(commands: Sequence[Sequence[str]], flags: Mapping[str, tuple[str, 
     return True
 
 
-def _names(commands: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Modules, scripts, and programs with their subcommand."""
+def _names(commands: Sequence[Sequence[str]]) -> Iterator[tuple[str, bool]]:
+    """Modules, scripts, and programs with their subcommand; whether it is what the command starts."""
     for command in commands:
         for position, word in enumerate(command[:-1]):
             if len(word) > _LONGEST or word.startswith("--"):
                 continue
             after = command[position + 1]
             if word == "-m":
-                yield after
+                yield after, True
             elif not position or word[-1:].isalpha():
                 base = word.rpartition("/")[2]
-                yield f"{base} {after}" if after.isalpha() else base
+                before = command[position - 1] if position else ""
+                first = (
+                    not position or before in _STARTERS or ("=" in before and before[0] != "-") or base.endswith(".py")
+                )
+                yield (f"{base} {after}" if after.isalpha() else base), first
 
 
 def _engine(name: str) -> str:

@@ -108,5 +108,5 @@ def serves_language_models(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:
 
 
 def stands_beside_engines(words: Iterator[str]) -> bool:
-    """A router or the like, by the words of its names."""
-    return not NO_ENGINE_WORDS.isdisjoint(words)
+    """A router or the like, by the words of its names. A pool may be one of engines."""
+    return any(word in NO_ENGINE_WORDS and word != "pool" for word in words)

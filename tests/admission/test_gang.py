@@ -176,3 +176,33 @@ def test_any_text_becomes_a_label_value(text: str) -> None:
     value = gang_label_value(text)
     assert LABEL_VALUE.fullmatch(value)
     assert (value == text) is bool(LABEL_VALUE.fullmatch(text))
+
+
+# A life of pods of one service: what may differ between two of its pods, and must not matter.
+IDENTITIES: list[tuple[dict[str, str], dict[str, str]]] = [
+    ({"modelserving.volcano.sh/group-name": "chat-0"}, {"modelserving.volcano.sh/role-template-hash": "5d9c"}),
+    ({"disaggregatedset.x-k8s.io/name": "chat"}, {"disaggregatedset.x-k8s.io/revision": "7f"}),
+    ({"nvidia.com/dynamo-graph-deployment-name": "chat"}, {"nvidia.com/dynamo-worker-hash": "db6b6891"}),
+    ({"grove.io/podgang": "chat-0"}, {"grove.io/pod-template-hash": "x1"}),
+    ({"rbg.workloads.x-k8s.io/group-name": "chat"}, {"rbg.workloads.x-k8s.io/group-uid": "a1"}),
+    ({"llm-d.ai/model": "qwen3"}, {"pod-template-hash": "7459345bb"}),
+    ({"storm-service-name": "chat", "roleset-name": "chat-1"}, {"role-template-hash": "66f"}),
+    ({"app.kubernetes.io/part-of": "chat"}, {"controller-revision-hash": "chat-decode-6b8"}),
+]
+hashes = st.from_regex(r"[a-z0-9]{5,10}", fullmatch=True)
+
+
+@given(st.sampled_from(IDENTITIES), hashes, hashes, st.sampled_from(["", "-prefill", "-decode"]))
+def test_rollouts_restarts_and_owners_never_change_a_gang(
+    identity: tuple[dict[str, str], dict[str, str]], one: str, other: str, suffix: str
+) -> None:
+    stable, changing = identity
+
+    def gang(mark: str, args: list[str]) -> str | None:
+        labels = stable | dict.fromkeys(changing, mark) | {"pod-template-hash": mark}
+        raw = raw_pod(labels, args=args)
+        raw["metadata"] |= {"name": f"chat{suffix}-{mark}", "uid": mark, "generateName": f"chat{suffix}-{mark}-"}
+        raw["metadata"]["ownerReferences"] = [{"kind": "ReplicaSet", "name": f"chat-{mark}", "uid": mark}]
+        return read_gang(decoded(raw)).gang
+
+    assert gang(one, PRODUCER) == gang(other, CONSUMER) is not None

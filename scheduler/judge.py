@@ -12,12 +12,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.decision import KEEP, Candidate, Decision, PairReach, decision_id
-from scheduler.memory_policy import CardFit, CardNeed, card_fit, card_need, short_of_cards
+from scheduler.memory_policy import CardFit, CardNeed, card_fit, card_need, card_words, short_of_cards
 from scheduler.partners import partner_of
 from scheduler.policy import Policy
 from scheduler.request import PodRequest, ReachBound
 from scheduler.score import Scored
 from scheduler.verdicts import Verdict, VerdictCode
+from topology.gpu_capacity import lists_whole_gpus_in_vain
+from topology.gpu_forms import CARD_PARTS
 from topology.labels import PREFILL
 from topology.resources import CPU, GPU, MEMORY, PODS
 from topology.snapshot import Amount2D, Mask, Snapshot, room_for
@@ -42,12 +44,16 @@ class Need:
 
 def need_of(request: PodRequest, snapshot: Snapshot, policy: Policy | None = None) -> Need:
     """The request in the snapshot's columns. Nodes without a hostname label are not accepted: no set can name them."""
-    row, missing = snapshot.table.vector(request.amounts)
+    cards = card_need(request.gpu, request.phase, policy or Policy())
+    counted = request.amounts
+    if cards is not None:
+        counted = {name: amount for name, amount in counted.items() if name not in CARD_PARTS}
+    row, missing = snapshot.table.vector(counted)
     return Need(
         row=row,
         missing=(request.problem,) if request.problem else missing,
         accepts=snapshot.table.accept_mask(request.spec) & snapshot.table.named,
-        cards=card_need(request.gpu, request.phase, policy or Policy()),
+        cards=cards,
     )
 
 
@@ -99,6 +105,7 @@ def judge(
         for short, code in (
             (~cards.fits, VerdictCode.INSUFFICIENT_GPU),
             (cards.only_memory, VerdictCode.INSUFFICIENT_MEMORY),
+            (cards.none, VerdictCode.RESOURCE_MISSING),
         ):
             short &= codes != VerdictCode.RESOURCE_MISSING
             codes[short], short_of[short] = code, ON_CARDS
@@ -123,8 +130,12 @@ def nearest_misses(
     absent = np.flatnonzero(judged.codes == VerdictCode.RESOURCE_MISSING.value)
     if len(absent):
         # Named only if it is the same resource everywhere; the phrase counts all of these nodes.
-        columns = np.unique(judged.short_of[absent])
-        name = need.missing[0] if need.missing else table.resources[columns[0]] if len(columns) == 1 else ""
+        columns = np.unique(judged.short_of[absent]).tolist()
+        name = need.missing[0] if need.missing else ""
+        if not name and len(columns) == 1:
+            name = card_words(need.cards) if columns[0] == ON_CARDS else table.resources[columns[0]]
+        if name == GPU and all(lists_whole_gpus_in_vain(table.nodes[judged.nodes[i]]) for i in absent):
+            name = f"whole {GPU}, since the cards are in MIG mode"
         code = VerdictCode.RESOURCE_MISSING
         misses[code] = Verdict(code, table.names[judged.nodes[absent[0]]], 1.0, 0.0, name)
     for code in (VerdictCode.INSUFFICIENT_GPU, VerdictCode.INSUFFICIENT_MEMORY, VerdictCode.INSUFFICIENT_OTHER):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from scheduler.policy import Policy
 from scheduler.verdicts import CARDS, GPU_BYTES, Verdict, VerdictCode
-from topology.gpu_cards import PHASE_BIT, WHOLE_MILLI, Limits
+from topology.gpu_cards import PHASE_BIT, WHOLE_MILLI, Limits, serves
 from topology.gpu_forms import QGPU, VOLCANO_VGPU
 from topology.gpu_request import GpuRequest
 from topology.gpu_table import GpuTable
@@ -45,6 +45,11 @@ def card_need(request: GpuRequest | None, phase: str, policy: Policy) -> CardNee
     if request.profiles and not (request.memory_mib or request.peak_mib):
         return None
     return CardNeed(request, phase, limits_of(policy))
+
+
+def card_words(need: CardNeed | None) -> str:
+    """What a node has none of, where no card of it will do: `GPU for KAI fraction`."""
+    return f"GPU for {need.request.form}" if need is not None else "GPU"
 
 
 def limits_of(policy: Policy) -> Limits:
@@ -81,6 +86,8 @@ class CardFit:
     room_mib: Ints
     most_mib: Ints
     count: int
+    none: Mask
+    """Nodes without a card that is given out in the pod's form, (n,): waiting does not help there."""
 
     @property
     def fits(self) -> Mask:
@@ -117,7 +124,8 @@ def card_fit(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> CardF
     room = capacity * limits.planned_milli // 1000 - held
     room = np.where(peak > 0, np.minimum(room, capacity * limits.peak_milli // 1000 - held - peak), room)
     replica = request.whole & (gpus.static.replicas[at] > 1) & ~gpus.static.listed[at]
-    free = users >= 0
+    none = (gpus.static.count[at] == 0) | ~_serving(gpus, request.form)[at]
+    free = (users >= 0) & ~none[:, None]
     if request.whole:
         free &= replica[:, None] | (users == 0)
         each = WHOLE_MILLI // np.maximum(gpus.static.replicas[at], 1)
@@ -136,7 +144,12 @@ def card_fit(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> CardF
     most = (
         capacity * (limits.peak_milli if need.phase == PREFILL and request.peak_mib else limits.planned_milli) // 1000
     )
-    return CardFit(free & enough, free & (capacity > 0), asked, room, most - burst, request.count)
+    return CardFit(free & enough, free & (capacity > 0), asked, room, most - burst, request.count, none)
+
+
+def _serving(gpus: GpuTable, form: str) -> Mask:
+    answers = {kind: serves(kind, form) for kind in set(gpus.static.kind)}
+    return np.array([answers[kind] for kind in gpus.static.kind], dtype=bool)
 
 
 def _claims(need: CardNeed, capacity: Ints) -> tuple[Ints, Ints]:
@@ -170,7 +183,7 @@ def _instances(gpus: GpuTable, need: CardNeed, at: Ints) -> CardFit:
         room[row, 0] = min(each) * need.limits.planned_milli // 1000
     asked = np.full_like(room, wanted)
     free = room > 0
-    return CardFit(free & (asked <= room), free, asked, room, room, 1)
+    return CardFit(free & (asked <= room), free, asked, room, room, 1, room[:, 0] == 0)
 
 
 def card_slots(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> Ints:

@@ -14,7 +14,7 @@ from typing import Final
 from topology.bad_input import BadInput
 from topology.gpu_amounts import MOST_MIB
 from topology.gpu_devices import HAMI_REGISTER, MOST_DEVICES, Device, node_devices
-from topology.gpu_forms import MIG_PREFIX, QGPU, VOLCANO_NUMBER, VOLCANO_SHARE
+from topology.gpu_forms import HAMI, MIG_PREFIX, QGPU, VOLCANO_NUMBER, VOLCANO_SHARE, VOLCANO_VGPU, WHOLE
 from topology.labels import GPU_PRODUCT, NVIDIA_GPU
 from topology.mig_profiles import profile_mib
 from topology.objects import Node
@@ -45,6 +45,8 @@ class NodeCards:
     """The cards of one node, by index. `memory_mib` is 0 for a card that is broken or whose memory nobody tells."""
 
     model: str = ""
+    kind: str = WHOLE.name
+    """The form that this node's cards are given out in."""
     memory_mib: tuple[int, ...] = ()
     healthy: tuple[bool, ...] = ()
     uuids: tuple[str, ...] = ()
@@ -78,11 +80,12 @@ def node_cards(node: Node) -> NodeCards:
     if QGPU.compute in allocatable:
         count = _amount(allocatable, QGPU.compute) // 100
         each = _amount(allocatable, QGPU.memory) * QGPU.unit_mib // max(count, 1)
-        return _alike(model, count, each or memory, problem=problem)
+        return replace(_alike(model, count, each or memory, problem=problem), kind=QGPU.name)
     if VOLCANO_NUMBER.count in allocatable:
         count = _amount(allocatable, VOLCANO_NUMBER.count)
         each = _amount(allocatable, VOLCANO_SHARE.memory) // max(count, 1)
-        return _alike(model, count, each or memory, isolates=False, problem=problem)
+        cards = _alike(model, count, each or memory, isolates=False, problem=problem)
+        return replace(cards, kind=VOLCANO_SHARE.name)
     replicas = max(_label_number(labels.get(GPU_REPLICAS, "")), 1)
     count = _amount(allocatable, NVIDIA_GPU)
     instances = _instances(labels, allocatable)
@@ -104,6 +107,7 @@ def _instances(labels: dict[str, str], allocatable: dict[str, str | int | float]
 def _listed(devices: tuple[Device, ...], *, hami: bool) -> NodeCards:
     return NodeCards(
         model=next((d.model for d in devices), ""),
+        kind=HAMI.name if hami else VOLCANO_VGPU.name,
         memory_mib=tuple(d.memory_mib if d.healthy else 0 for d in devices),
         healthy=tuple(d.healthy for d in devices),
         uuids=tuple(d.uuid for d in devices),
@@ -114,7 +118,14 @@ def _listed(devices: tuple[Device, ...], *, hami: bool) -> NodeCards:
 
 def _alike(model: str, count: int, memory_mib: int, *, isolates: bool = True, problem: str = "") -> NodeCards:
     count = min(count, MOST_DEVICES)
-    return NodeCards(model, (memory_mib,) * count, (True,) * count, ("",) * count, isolates=isolates, problem=problem)
+    return NodeCards(
+        model=model,
+        memory_mib=(memory_mib,) * count,
+        healthy=(True,) * count,
+        uuids=("",) * count,
+        isolates=isolates,
+        problem=problem,
+    )
 
 
 def _all_mig(labels: dict[str, str], allocatable: dict[str, str | int | float]) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from topology.gpu_capacity import NodeCards
-from topology.gpu_forms import EMPTIEST, HIGHEST, LOWEST, QGPU, VOLCANO_VGPU
+from topology.gpu_forms import EMPTIEST, HAMI, HIGHEST, LOWEST, QGPU, VOLCANO_NUMBER, VOLCANO_SHARE, VOLCANO_VGPU, WHOLE
 from topology.gpu_request import GpuRequest
 from topology.labels import DECODE, PREFILL
 
@@ -89,9 +89,21 @@ def room_mib(cards: NodeCards, row: CardRow, card: int, burst_mib: int, limits: 
     return min(room, capacity * limits.peak_milli // 1000 - held - peak) if peak else room
 
 
+def serves(kind: str, form: str) -> bool:
+    """Whether cards given out in one form can be asked for in another: each sharing plugin knows its own, whole GPUs
+    are had from plain and from HAMi nodes, and what only an annotation says fits any card."""
+    if form == VOLCANO_NUMBER.name:
+        return kind == VOLCANO_SHARE.name
+    if form in (HAMI.name, VOLCANO_VGPU.name, VOLCANO_SHARE.name, QGPU.name):
+        return kind == form
+    return form != WHOLE.name or kind in (WHOLE.name, HAMI.name)
+
+
 def fits(cards: NodeCards, row: CardRow, card: int, request: GpuRequest, phase: str, limits: Limits) -> bool:
     """Whether one card can take one GPU's worth of the request."""
     capacity, users = cards.memory_mib[card], row.users[card]
+    if not serves(cards.kind, request.form):
+        return False
     if users < 0 or not cards.healthy[card] or (request.pinned and cards.uuids[card] not in request.pinned):
         return False
     asked, burst = claim(request, phase, capacity)

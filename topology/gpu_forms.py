@@ -135,6 +135,12 @@ CARD_ANNOTATIONS: Final = frozenset(
 )
 """Pod annotations that change what is asked of a card."""
 
+CARD_PARTS: Final = frozenset(
+    key for form in FORMS if not form.annotations for key in (form.memory, form.percent, form.compute) if key
+)
+"""Resources that name a part of each card: judged card by card, never against a node's total (which HAMi does not even
+publish)."""
+
 CARD_RESOURCES: Final = frozenset(
     key for form in FORMS if not form.annotations for key in form.keys if key not in (NVIDIA_GPU, MIG_PREFIX)
 )

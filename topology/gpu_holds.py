@@ -99,12 +99,7 @@ def held_row(cards: NodeCards, holds: Mapping[str, GpuHold], units: int) -> Card
             continue
         for share, card in zip(hold.shares, at, strict=True):
             if card is not None:
-                part = (
-                    replace(hold.request, compute_milli=share.compute_percent * 10)
-                    if share.memory_mib
-                    else hold.request
-                )
-                row = put(cards, row, card, part, hold.phase, share.memory_mib or None)
+                row = put(cards, row, card, _given(hold.request, share), hold.phase, share.memory_mib or None)
     for hold in unknown:
         chosen = choose(cards, row, hold.request, hold.phase, EVERYTHING) or _least_bad(row, hold.request.count)
         for card in chosen:
@@ -114,6 +109,14 @@ def held_row(cards: NodeCards, holds: Mapping[str, GpuHold], units: int) -> Card
     # A fraction without a device of its own lives on a card that a reservation pod holds as a whole GPU.
     plain = max(0, units - sum(hold.units for hold in holds.values()) - len(shared))
     return put_plain(cards, row, plain)
+
+
+def _given(request: GpuRequest, share: Share) -> GpuRequest:
+    """What was given counts before what was asked, where it says how much."""
+    if not share.memory_mib:
+        return request
+    compute = share.compute_percent * 10
+    return replace(request, whole=False, memory_mib=share.memory_mib, memory_milli=0, compute_milli=compute)
 
 
 def put_plain(cards: NodeCards, row: CardRow, units: int) -> CardRow:

@@ -35,6 +35,7 @@ class GpuStatic:
             self.healthy[i, :size] = cards.healthy
         self.count = np.array([len(c.memory_mib) for c in self.cards], dtype=np.int64)
         self.model = np.array([c.model for c in self.cards], dtype=object)
+        self.kind: tuple[str, ...] = tuple(c.kind for c in self.cards)
         self.isolates = np.array([c.isolates for c in self.cards], dtype=bool)
         self.listed = np.array([c.listed for c in self.cards], dtype=bool)
         self.replicas = np.array([c.replicas for c in self.cards], dtype=np.int64)

@@ -16,6 +16,7 @@ from topology.gpu_capacity import NodeCards
 from topology.gpu_cards import CardRow, choose, put_all
 from topology.gpu_holds import put_plain
 from topology.gpu_table import GpuTable
+from topology.snapshot import Mask, Snapshot
 
 PLENTY = 1_000
 """Slots where cards set no limit."""
@@ -72,7 +73,16 @@ class CardRoom:
         """Equal for nodes whose cards can be swapped."""
         cards, row = self._cards(node), self._row(node)
         pinned = any(a.cards is not None and a.cards.request.pinned for a in self._askers)
-        return row, cards.memory_mib, cards.healthy, cards.replicas, cards.listed, cards.instances, pinned and node
+        return (
+            row,
+            cards.memory_mib,
+            cards.kind,
+            cards.healthy,
+            cards.replicas,
+            cards.listed,
+            cards.instances,
+            pinned and node,
+        )
 
     def _row(self, node: int) -> CardRow:
         if node not in self._rows:
@@ -92,3 +102,21 @@ class CardRoom:
                 return fitting
             row = put_all(cards, row, chosen, need.request, need.phase)
         return asker.count
+
+
+def room_together(snapshot: Snapshot, one: CardNeed | None, other: CardNeed | None, nodes: Mask) -> Mask:
+    """Of the nodes (N,) those whose cards take a pod of each need at once; whichever comes first may leave a card for
+    the other, so both orders count."""
+    at = np.flatnonzero(nodes)
+    if (one is None and other is None) or not len(at):
+        return nodes
+    room = CardRoom(snapshot.gpus, [Asker(one, 0, 1), Asker(other, 0, 1)], at)
+    both = nodes.copy()
+    for i, node in enumerate(at.tolist()):
+        fits = False
+        for first, second in ((0, 1), (1, 0)):
+            if room.slots[first, i] and (token := room.put(first, i)) is not None:
+                fits |= bool(room.slots[second, i])
+                room.back(i, token)
+        both[node] = fits
+    return both

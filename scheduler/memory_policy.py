@@ -118,12 +118,12 @@ def card_fit(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> CardF
     if request.profiles:
         return _instances(gpus, need, at)
     capacity, users = gpus.memory_mib[at], gpus.users[at]
-    asked, burst = _claims(need, capacity)
+    replica = request.whole & (gpus.static.replicas[at] > 1) & ~gpus.static.listed[at]
+    asked, burst = _claims(need, capacity, np.where(replica, gpus.static.replicas[at], 1))
     peak = np.maximum(gpus.prefill_peak_mib[at], burst)
     held = capacity - gpus.left_mib[at]
     room = capacity * limits.planned_milli // 1000 - held
     room = np.where(peak > 0, np.minimum(room, capacity * limits.peak_milli // 1000 - held - peak), room)
-    replica = request.whole & (gpus.static.replicas[at] > 1) & ~gpus.static.listed[at]
     none = (gpus.static.count[at] == 0) | ~_serving(gpus, request.form)[at]
     free = (users >= 0) & ~none[:, None]
     if request.whole:
@@ -152,12 +152,14 @@ def _serving(gpus: GpuTable, form: str) -> Mask:
     return np.array([answers[kind] for kind in gpus.static.kind], dtype=bool)
 
 
-def _claims(need: CardNeed, capacity: Ints) -> tuple[Ints, Ints]:
+def _claims(need: CardNeed, capacity: Ints, replicas: Ints) -> tuple[Ints, Ints]:
     """(guaranteed, burst above it) of each card, MiB: the same as `topology.gpu_cards.claim`."""
     request = need.request
     asked = np.full_like(capacity, request.memory_mib)
     if not request.memory_mib:
         asked = -(-capacity * request.memory_milli // 1000)
+    parts = replicas[:, None]
+    asked = np.where((parts > 1) & (asked == 0), capacity // parts, asked)
     if need.phase == PREFILL:
         return asked, np.maximum(request.peak_mib - asked, 0)
     return np.maximum(asked, request.peak_mib), np.zeros_like(asked)
@@ -193,9 +195,14 @@ def card_slots(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> Int
     if request.profiles:
         return np.where(fit.fits, 1000, 0).astype(np.int64)
     each = fit.able.astype(np.int64)
-    if not request.whole:
+    replicas = gpus.static.replicas[at]
+    replica = request.whole & (replicas > 1) & ~gpus.static.listed[at]
+    if not request.whole or replica.any():
         many = np.where(fit.need_mib > 0, np.maximum(fit.room_mib, 0) // np.maximum(fit.need_mib, 1), 1000)
-        if request.compute_milli:
+        if request.whole:
+            parts = WHOLE_MILLI // np.maximum(replicas, 1)
+            many = np.where(replica[:, None], np.minimum(many, gpus.left_compute[at] // parts[:, None]), 1)
+        elif request.compute_milli:
             many = np.minimum(many, gpus.left_compute[at] // request.compute_milli)
         each *= np.minimum(many, 1000)
     if request.count == 1:

@@ -7,6 +7,7 @@ each one's own node is then judged again without it, since a pod does not compet
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -165,7 +166,7 @@ class _Kind:
         """All verdicts, with this node's own one; scores are of no use any more, reach is."""
         codes, short_of = self._judged.codes.copy(), self._judged.short_of.copy()
         codes[node], short_of[node] = own.codes[0], own.short_of[0]
-        return Judged(self._judged.nodes, codes, short_of, self._judged.scored)
+        return replace(self._judged, codes=codes, short_of=short_of)
 
 
 def _far(pair: PairReach) -> tuple[float, str, str]:

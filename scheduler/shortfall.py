@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.card_room import room_together
 from scheduler.decision import Decision, PairReach, Shortfall
 from scheduler.judge import Judged, Need, decision_of, has_room, judge
+from scheduler.memory_policy import CardNeed
 from scheduler.partners import Named, other_phase, partner_of, reach_to
 from scheduler.policy import Policy
 from scheduler.request import GangRequest, PodRequest, ReachBound
@@ -18,7 +20,7 @@ from topology.isochrone_sets import as_requirement, near_all, nearest_us
 from topology.labels import PHASES, PREFILL
 from topology.snapshot import Mask, NodeTable, Snapshot, room_for
 
-Kind = tuple[str, bytes, bytes]  # phase, need, acceptance: what tells members apart here
+Kind = tuple[str, bytes, bytes, CardNeed | None]  # phase, need, acceptance, cards: what tells members apart here
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +38,7 @@ class _Room:
 
 
 def _kind(member: PodRequest, need: Need) -> Kind:
-    return member.phase, need.row.tobytes(), need.accepts.tobytes()
+    return member.phase, need.row.tobytes(), need.accepts.tobytes(), need.cards
 
 
 def _room(gang: GangRequest, snapshot: Snapshot, needs: Mapping[str, Need]) -> _Room:
@@ -48,8 +50,8 @@ def _room(gang: GangRequest, snapshot: Snapshot, needs: Mapping[str, Need]) -> _
         of[kind[0]] = of[kind[0]] | has_room(snapshot, need)
         for other, more in kinds.items():
             if kind[0] != other[0] and not need.missing and not more.missing:
-                accepted = need.accepts & more.accepts
-                both[kind] = both[kind] | (accepted & (room_for(snapshot.free, need.row + more.row) > 0))
+                able = need.accepts & more.accepts & (room_for(snapshot.free, need.row + more.row) > 0)
+                both[kind] = both[kind] | room_together(snapshot, need.cards, more.cards, able)
     return _Room(of, both)
 
 
@@ -113,7 +115,7 @@ def _judge_held(
     # other phase has room nowhere: that is not a matter of distance.
     nowhere = (codes == VerdictCode.REACH_EXCEEDED.value) & np.isinf(reach_us)
     codes[(codes == VerdictCode.ELIGIBLE.value) | nowhere] = VerdictCode.GANG_TOO_LARGE
-    return Judged(judged.nodes, codes, judged.short_of, judged.scored)
+    return replace(judged, codes=codes)
 
 
 def _closest(gang: GangRequest, snapshot: Snapshot, room: _Room, named: Mapping[str, Named]) -> PairReach | None:

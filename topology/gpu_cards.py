@@ -73,9 +73,17 @@ def need_mib(request: GpuRequest, capacity_mib: int) -> int:
     return request.memory_mib or -(-capacity_mib * request.memory_milli // 1000)
 
 
-def claim(request: GpuRequest, phase: str, capacity_mib: int) -> tuple[int, int]:
-    """(guaranteed, burst above it) in MiB on a card of this size: only prefill has a burst."""
+def is_replica(cards: NodeCards, request: GpuRequest) -> bool:
+    """Whether the node counts each card several times, so that a whole GPU of the request is a part of one."""
+    return request.whole and cards.replicas > 1 and not cards.listed
+
+
+def claim(request: GpuRequest, phase: str, capacity_mib: int, replicas: int = 1) -> tuple[int, int]:
+    """(guaranteed, burst above it) in MiB on a card of this size: only prefill has a burst. One of several replicas
+    that names no memory counts with its part."""
     asked = need_mib(request, capacity_mib)
+    if replicas > 1 and not asked:
+        asked = capacity_mib // replicas
     if phase == PREFILL:
         return asked, max(0, request.peak_mib - asked)
     return max(asked, request.peak_mib), 0
@@ -106,8 +114,8 @@ def fits(cards: NodeCards, row: CardRow, card: int, request: GpuRequest, phase: 
         return False
     if users < 0 or not cards.healthy[card] or (request.pinned and cards.uuids[card] not in request.pinned):
         return False
-    asked, burst = claim(request, phase, capacity)
-    replica = request.whole and cards.replicas > 1 and not cards.listed
+    replica = is_replica(cards, request)
+    asked, burst = claim(request, phase, capacity, cards.replicas if replica else 1)
     if request.whole and not replica and users:
         return False
     if (asked or burst) and (not capacity or asked > room_mib(cards, row, card, burst, limits)):
@@ -136,10 +144,11 @@ def _apart(request: GpuRequest, phase: str, there: int) -> bool:
 def put(cards: NodeCards, row: CardRow, card: int, request: GpuRequest, phase: str, mib: int | None = None) -> CardRow:
     """The row with one GPU's worth of the request on a card; `mib` where the memory given is known better."""
     capacity = cards.memory_mib[card]
-    asked, burst = claim(request, phase, capacity)
+    replica = is_replica(cards, request)
+    asked, burst = claim(request, phase, capacity, cards.replicas if replica else 1)
     compute, users = request.compute_milli, row.users[card] + 1
-    if request.whole and cards.replicas > 1 and not cards.listed:
-        asked, compute = asked or capacity // cards.replicas, WHOLE_MILLI // cards.replicas
+    if replica:
+        compute = WHOLE_MILLI // cards.replicas
     elif request.whole:
         asked, compute, users = row.left_mib[card], WHOLE_MILLI, -1
     held = asked if mib is None else max(mib, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ from tests.nvml.library import ROOT
 from topology import facts as f
 from topology.agent_settings import AgentSettings, load
 from topology.bad_input import BadInput
+from topology.clock import monotonic_s
+from topology.facts_age import AgeLimits, Freshness
 from topology.hub import Hub, listening
 from topology.hub_state import HubState
 
@@ -125,3 +128,37 @@ def test_settings() -> None:
     found = load(given)
     assert found == AgentSettings(node_name="n1", hub="[fd00::1]:8830", tls_dir="/tls", collect_every=30_000_000.0)
     assert (found.hub_host, found.collect_every_s) == ("fd00::1", 30.0)
+
+
+@pytest.mark.full
+async def test_killing_a_third_of_32_agents_ages_their_facts_and_changes_nothing_for_others(tmp_path: Path) -> None:
+    known = HubState(AgeLimits(stale_s=6.0, expired_s=60.0))
+    names = list(profiles.MACHINES)
+    async with listening(Hub(known, bound=False), "127.0.0.1", 0, "") as port:
+        settings = {"ISOCHRONE_HUB": f"127.0.0.1:{port}", "ISOCHRONE_PLAINTEXT": "true"}
+        async with contextlib.AsyncExitStack() as stack:
+            agents = []
+            for number in range(32):
+                machine = profiles.as_node(profiles.MACHINES[names[number % len(names)]](), number)
+                folder = profiles.write(machine, tmp_path / str(number))
+                given = settings | {"ISOCHRONE_COLLECT_EVERY": "2s"}
+                agents.append(stack.enter_context(agent_process(folder, f"n{number:02d}", given)))
+            async with asyncio.timeout(120):
+                while known.count(monotonic_s())[Freshness.FRESH] < 32:  # noqa: ASYNC110  # it has no event
+                    await asyncio.sleep(0.1)
+            uuids = {gpu.uuid for name in known.nodes() for gpu in _gpus(known, name)}
+            assert len(uuids) == sum(len(_gpus(known, name)) for name in known.nodes())
+            before = {name: _gpus(known, name) for name in known.nodes()}
+            for agent in agents[:11]:
+                agent.process.kill()
+            async with asyncio.timeout(60):
+                while known.count(monotonic_s())[Freshness.STALE] < 11:  # noqa: ASYNC110  # it has no event
+                    await asyncio.sleep(0.1)
+            assert known.count(monotonic_s()) == {Freshness.FRESH: 21, Freshness.STALE: 11, Freshness.EXPIRED: 0}
+            assert {name: _gpus(known, name) for name in known.nodes()} == before
+
+
+def _gpus(known: HubState, node: str) -> tuple[f.Gpu, ...]:
+    found = known.facts(node, 0.0)
+    assert found is not None
+    return found[0].gpus

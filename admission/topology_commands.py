@@ -49,16 +49,34 @@ def import_file(
 def show(
     file: Annotated[str, typer.Argument(metavar="[FILE]", help="A topology file; - reads standard input.")] = "",
     node: Annotated[str, typer.Option("--node", help="Only what this node sees; without FILE: ask the cluster.")] = "",
+    here: Annotated[bool, typer.Option("--here", help="This machine, as NVML and sysfs tell.")] = False,
+    override: Annotated[
+        str,
+        typer.Option("--override", metavar="FILE", help="With --here: NCCL XML or a matrix for what a guest hides."),
+    ] = "",
     output: _Output = "text",
     kubeconfig: Annotated[str, typer.Option("--kubeconfig", help="Path; else the usual places.")] = "",
+    sys_root: Annotated[str, typer.Option(envvar="ISOCHRONE_SYS_ROOT", hidden=True)] = "/sys",
+    proc_root: Annotated[str, typer.Option(envvar="ISOCHRONE_PROC_ROOT", hidden=True)] = "/proc",
 ) -> None:
-    """Draw a topology, of FILE or of the cluster: the matrix in nvidia-smi's words, and a tree."""
+    """Draw a topology, of FILE, of this machine or of the cluster: the matrix in nvidia-smi's words, and a tree."""
     from topology.graph_text import around, as_dict, picture
 
     as_json = _wants_json(output)
     if node and not _NODE.fullmatch(node):
         raise BadInput("--node", node, "it is the name of a node: letters, digits, - and .")
-    if not file:
+    if here and (file or node):
+        raise BadInput("--here", f"given with {file or '--node'}", "use one or the other")
+    if override and not here:
+        raise BadInput("--override", override, "it goes with --here")
+    if here:
+        from topology.graph_of_facts import overridden
+        from topology.this_machine import topology_here
+
+        topology = topology_here(sys_root, proc_root)
+        if override:
+            topology = overridden(topology, _read(override), override)
+    elif not file:
         from topology.kube_errors import ApiFailure
 
         try:

@@ -19,6 +19,7 @@ class Track:
     last_arrival_s: float
     known: set[str] = field(default_factory=set)
     dirty: bool = True
+    rank: tuple[int, str] | None = None  # how it stands among those that are due; None: its pods changed
     due_s: float | None = None
     waiting_growth: int | None = None  # growth at the last plan that left somebody out
     working: bool = False

@@ -33,7 +33,7 @@ from scheduler.decision_log import DecisionLog
 from scheduler.metrics import ExtenderMetrics
 from scheduler.policy import Policy
 from scheduler.session import SessionLedger
-from scheduler.straight_read import may_read_straight, read_straight, small_first_reads
+from scheduler.straight_read import FIRST_BYTES, WHOLE_BYTES, may_read_straight, read_at_once, read_straight
 from topology.bad_input import BadInput
 from topology.clock import monotonic_s
 from topology.units import show_bytes
@@ -82,7 +82,6 @@ class Extender:
     async def handle(self, request: web.Request) -> web.Response:
         """Any request at all."""
         started_s = self.now_s()
-        small_first_reads(request)
         verb = request.match_info["verb"]
         name = verb if verb in VERBS else counted.UNKNOWN_VERB
         try:
@@ -142,6 +141,7 @@ class Extender:
                     self._take(request.content.read_nowait(), room)
                     if may_read_straight(request, room.size, _READ_BUFFER_BYTES):
                         await read_straight(request, room)
+                read_at_once(request, WHOLE_BYTES)
                 async for piece, _ in request.content.iter_chunks():
                     if verb not in UNREAD:
                         self._take(piece, room)
@@ -149,6 +149,8 @@ class Extender:
             raise _Rejected(408, f"the body did not arrive within {_BODY_LIMIT_S:g} s; send it at once") from None
         except (OSError, aiohttp.ClientError, web.RequestPayloadError, HttpProcessingError) as error:
             raise _Rejected(400, f"the body did not arrive whole ({type(error).__name__}); send it again") from None
+        finally:
+            read_at_once(request, FIRST_BYTES)
         return room.body()
 
     def _take(self, piece: bytes, room: Room) -> None:

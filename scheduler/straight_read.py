@@ -18,16 +18,21 @@ from aiohttp.web_protocol import RequestHandler
 from scheduler.body_room import Room
 
 _WORTH_BYTES: Final = 2**18
-_FIRST_BYTES: Final = 2**14
+FIRST_BYTES: Final = 2**14
+"""For `read_at_once`, between two calls."""
+
+WHOLE_BYTES: Final = 2**18
+"""For `read_at_once`, while a body goes through the framework: asyncio's own value."""
+
 _ZEROS: Final = bytes(2**16)
 
 
-def small_first_reads(request: web.Request) -> None:
-    """On this connection the framework is to read little at a time, so that large bodies are still on the socket when
-    the handler begins. Where the transport has no such setting, less of a body is read straight."""
+def read_at_once(request: web.Request, most_bytes: int) -> None:
+    """The most that the framework reads at once from now on. With little, the rest of the next large body is still on
+    the socket when its handler begins. Where the transport has no such setting, less of a body is read straight."""
     transport = request.transport
-    if transport is not None and hasattr(transport, "max_size"):  # asyncio's own: the most that one recv asks for
-        transport.max_size = _FIRST_BYTES
+    if transport is not None and hasattr(transport, "max_size"):  # asyncio's own: what one recv asks for
+        transport.max_size = most_bytes
 
 
 def may_read_straight(request: web.Request, arrived_bytes: int, most_piled_bytes: int) -> bool:

@@ -1,4 +1,4 @@
-"""Throws damaged texts at every reader: only a topology or a BadInput may come back. `make fuzz` runs it long.
+"""Throws damaged texts at every reader: only what it reads or a BadInput may come back. `make fuzz` runs it long.
 
 Each input is a small sample with a few wounds: pieces cut, doubled, swapped, numbers made huge, words of the format
 strewn in, lines exchanged, other samples spliced. One seed gives one series, so a failure can be shown again.
@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Final
 
 from tests.topology import samples
@@ -26,6 +27,9 @@ from topology import (
 from topology.bad_input import BadInput
 from topology.graph import Topology
 from topology.graph_text import as_dict, picture
+from topology.measurement import Readout
+from topology.read_measurements import read_measurements
+from topology.show_measurements import readout_json
 
 HANG_S: Final = 5.0
 """One small input that takes longer hangs, on whatever machine."""
@@ -105,7 +109,7 @@ WORDS: Final = (
     ),
 )
 
-READERS: Final[dict[str, tuple[str, Callable[[str], Topology]]]] = {
+READERS: Final[dict[str, tuple[str, Callable[[str], Topology | Readout]]]] = {
     "topo-matrix": (samples.TOPO_MATRIX, read_topo_matrix.read),
     "nccl-system": (samples.NCCL_SYSTEM, formats._xml),
     "nccl-graph": (samples.NCCL_GRAPH, formats._xml),
@@ -117,6 +121,10 @@ READERS: Final[dict[str, tuple[str, Callable[[str], Topology]]]] = {
     "labels": (samples.LABELS, read_labels.read),
     "nodes": (samples.NODES, formats._yaml),
     "hypernodes": (samples.HYPERNODES.split("---\n")[1], formats._yaml),
+    **{
+        f"measured-{name}": (text, partial(read_measurements, name=f"{name}.log"))
+        for name, text in samples.MEASURED.items()
+    },
     "any": (samples.SLURM, lambda text: formats.read(text.encode("utf-8", "surrogatepass"))),
 }
 """Name to the sample it starts from and what reads it; `any` goes through the recognition of formats."""
@@ -177,12 +185,14 @@ def run(name: str, count: int, seed: int) -> tuple[int, int]:
             if number % 16 == 0:
                 signal.setitimer(signal.ITIMER_REAL, HANG_S)
             try:
-                topology = read(text)
+                found = read(text)
                 good += 1
-                if number % 32 == 0:
-                    if not all(line.isprintable() for line in picture(topology)):
+                if isinstance(found, Readout):
+                    json.dumps(readout_json(name, found))
+                elif number % 32 == 0:
+                    if not all(line.isprintable() for line in picture(found)):
                         raise ValueError("a line of the picture is not printable")
-                    json.dumps(as_dict(topology))
+                    json.dumps(as_dict(found))
             except BadInput as sentence:
                 refused += 1
                 if "\n" in str(sentence):

@@ -168,3 +168,39 @@ ALL: Final = {
     "nodes": NODES,
     "hypernodes": HYPERNODES,
 }
+
+MEASURED: Final = {
+    "sendrecv": """\
+# nThread 1 nGpus 1 warmup iters: 5 iters: 20
+#  Rank  0 Group  0 Pid 77 on      n1 device  0 [0x31] NVIDIA A40
+#  Rank  1 Group  0 Pid 78 on      n2 device  3 [0x31] NVIDIA A40
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+        1024           256     float    none      -1    31.00    0.03    0.03      0    30.00    0.03    0.03    N/A
+       65536         16384     float    none      -1    42.50    1.54    1.54      0    41.00    1.60    1.60    N/A
+""",
+    "ib_write_lat": """\
+ #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    99% percentile[usec]
+ 65536       1000          9.10           30.00        9.50            9.60        11.40
+""",
+    "osu": """\
+# two nodes
+# OSU MPI-CUDA Latency Test v7.5
+# Size       Avg Latency(us)  P50 Tail Lat(us)  P99 Tail Lat(us)
+8  2.50  2.40  4.10
+# OSU MPI-CUDA Bandwidth Test v7.5
+# Size      Bandwidth (MB/s)
+1048576  23000.5
+""",
+    "p2p": """\
+P2P=Enabled Latency (P2P Writes) Matrix (us)
+   GPU     0      1
+     0   2.61  21.89
+     1  11.68   2.72
+""",
+    "table": """\
+time_stats.send_recv.median,num_workers,size,collective,devices_per_node
+0.017,2,2048,send_recv,1
+0.019,2,10240,send_recv,1
+""",
+}
+"""What measuring tools print, by a name of the file that says which."""

@@ -6,6 +6,7 @@ people or as JSON. Pods are read as their controller or operator would create th
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
@@ -37,6 +38,7 @@ class Admitted:
     reading: PhaseReading
     existing_group: str | None
     group_system: str
+    unit: str
     size: int
     warnings: tuple[str, ...]
 
@@ -87,9 +89,23 @@ def admitted(
 ) -> list[Admitted]:
     """One entry a pod template, in the order of the documents. Raises BadInput for a template that is no pod."""
     found = [_entry(template, rules) for each in documents for template in templates(each, namespace)]
+    gangs, units = defaultdict[str, list[Admitted]](list), defaultdict[tuple[str, str], list[Admitted]](list)
+    for each in found:
+        if each.tagging.gang:
+            gangs[each.tagging.gang].append(each)
+        if each.unit:
+            units[each.template.namespace, each.unit].append(each)
     return [
-        replace(entry, warnings=(*entry.warnings, *_too_few(entry, found), *_elsewhere(entry, found)))
-        for entry in found
+        replace(
+            each,
+            warnings=(
+                *each.warnings,
+                *_too_few(each, gangs[each.tagging.gang or ""]),
+                *_elsewhere(each, gangs[each.tagging.gang or ""]),
+                *_half(each, units[each.template.namespace, each.unit]),
+            ),
+        )
+        for each in found
     ]
 
 
@@ -108,9 +124,18 @@ def _entry(template: PodTemplate, rules: Rules) -> Admitted:
         readings_of(pod, rules).phase,
         group.value if group else None,
         group.system if group else "",
-        size_of(pod) if unit_of(pod) else 1,
+        unit_of(pod),
+        size_of(pod),
         tuple(warnings),
     )
+
+
+def _half(entry: Admitted, unit: Sequence[Admitted]) -> Iterator[str]:
+    """A pod of a multi-node copy that tells no phase while its leader does: the copy would be held without it."""
+    told = next((each for each in unit if each.tagging.phase), None)
+    if entry.phase is None and told:
+        part = told.template.template
+        yield f"{part} is {told.tagging.phase} but this one tells nothing; set label {labels.PHASE} on both templates"
 
 
 def _elsewhere(entry: Admitted, all_: Sequence[Admitted]) -> Iterator[str]:
@@ -178,7 +203,7 @@ def lines(entry: Admitted) -> Iterator[str]:
         yield f"  gang    {tagging.signal.rpartition('gang: ')[2]}"
     if entry.existing_group:
         yield f"  group   {entry.existing_group} of {entry.group_system}, kept"
-    if entry.size > 1:
+    if entry.unit:
         yield f"  member  {entry.size} pods serve one copy of the model"
     for warning in entry.warnings:
         yield f"  note    {warning}"

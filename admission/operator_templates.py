@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from admission.pod_templates import Filled, PodTemplate, Raw, count, filled, mapping, sequence
+from admission.pod_templates import Filled, PodTemplate, Raw, count, filled, mapping, sequence, words
 from topology.labels import GROUP_NAME, TASK_SPEC, VOLCANO_SCHEDULER
 
 _LWS: Final = "leaderworkerset.sigs.k8s.io/"
@@ -162,7 +162,7 @@ def pod_clique_set(document: Raw, namespace: str) -> Iterator[PodTemplate]:
     scaled = {
         str(clique): str(group.get("name", ""))
         for group in sequence(template.get("podCliqueScalingGroups"))
-        for clique in (group.get("cliqueNames") or ())
+        for clique in words(group.get("cliqueNames"))
     }
     for clique in sequence(template.get("cliques")):
         word, inner = str(clique.get("name", "")), mapping(clique.get("spec"))

@@ -138,6 +138,11 @@ def sequence(value: Any) -> list[Raw]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
+def words(value: Any) -> list[str]:
+    """The plain values in a list, as text."""
+    return [str(each) for each in value if not isinstance(each, dict | list)] if isinstance(value, list) else []
+
+
 def count(value: Any, default: int = 1) -> int:
     """A number of replicas; Kubernetes' default is one."""
     return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else default

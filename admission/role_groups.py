@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from admission.pod_templates import Filled, PodTemplate, Raw, count, filled, mapping, sequence
+from admission.pod_templates import Filled, PodTemplate, Raw, count, filled, mapping, sequence, words
 from topology.labels import GROUP_NAME, VOLCANO_SCHEDULER
 
 _RBG: Final = "rbg.workloads.x-k8s.io/"
@@ -76,12 +76,20 @@ def _merged(base: Any, patch: Any, depth: int = 0) -> Any:
         for key, value in patch.items():
             merged[key] = _merged(base[key], value, depth + 1) if key in base else value
         return merged
-    if isinstance(base, list) and isinstance(patch, list) and all("name" in mapping(each) for each in [*base, *patch]):
+    if (
+        isinstance(base, list)
+        and isinstance(patch, list)
+        and all(isinstance(mapping(each).get("name"), str) for each in [*base, *patch])
+    ):
         by_name = {each["name"]: each for each in base}
         for each in patch:
             by_name[each["name"]] = _merged(by_name.get(each["name"], {}), each, depth + 1)
         return list(by_name.values())
     return patch
+
+
+def _named(value: Any) -> bool:
+    return isinstance(mapping(value).get("name"), str)
 
 
 def is_production_stack(document: Raw) -> bool:
@@ -99,7 +107,7 @@ def production_stack(document: Raw, namespace: str) -> Iterator[PodTemplate]:
         if cache.get("enabled"):
             role = str(cache.get("kvRole") or "kv_both")
             args += ["--kv-transfer-config", json.dumps({"kv_connector": "LMCacheConnectorV1", "kv_role": role})]
-        args += [str(word) for word in mapping(model.get("vllmConfig")).get("extraArgs") or ()]
+        args += words(mapping(model.get("vllmConfig")).get("extraArgs"))
         env = list(sequence(model.get("env")))
         if cache.get("enablePD") and cache.get("nixlRole"):
             env.append({"name": "LMCACHE_NIXL_ROLE", "value": cache["nixlRole"]})
@@ -118,7 +126,7 @@ def production_stack(document: Raw, namespace: str) -> Iterator[PodTemplate]:
     router = mapping(document.get("routerSpec"))
     if router and router.get("enableRouter", True):
         name = f"{_RELEASE}-deployment-router"
-        args = ["--routing-logic", str(router.get("routingLogic", "")), *map(str, router.get("extraArgs") or ())]
+        args = ["--routing-logic", str(router.get("routingLogic", "")), *words(router.get("extraArgs"))]
         container = {"name": "router-container", "image": str(router.get("repository", "")), "args": args}
         raw = filled({"spec": {"containers": [container]}}, Filled(generate_name=f"{name}-"))
         yield PodTemplate("Deployment", namespace, name, "", raw, count(router.get("replicaCount")), note)

@@ -5,7 +5,7 @@ and then binds the pods late and in any order: two of three where they were plan
 isochrone set where GPUs are free, as Volcano may. Whoever finds no room stays released and counts as an unbound
 partner. After every plan and every binding `e2e.bench.oracle`, which shares no code with the planner, counts GPUs that
 are booked twice and pairs beyond their bound: all pairs of a gang, or with `pairing: nearest` pods without a partner,
-once nobody of it is on the way and nobody left since.
+once nobody of it is on the way, if they were planned after the last one left.
 
 `GANGS=500` shortens it, `SEEDS=7` chooses other gangs.
 """
@@ -48,7 +48,7 @@ class Gang:
     released: dict[str, tuple[str, str, tuple[str, ...]]] = field(default_factory=dict)  # uid: phase, planned, nodes
     bound: set[str] = field(default_factory=set)
     made: int = 0
-    left: bool = False  # somebody left since the last plan
+    promised: set[str] = field(default_factory=set)  # planned since somebody last left: they have a partner
 
 
 class Simulation:
@@ -123,7 +123,7 @@ class Simulation:
         gang.bound.discard(uid)
         gang.released.pop(uid, None)
         self.oracle.pods.pop(uid, None)
-        gang.left = True
+        gang.promised.clear()
         self._new_pod(gang, phase)
 
     def _fail_or_repair(self) -> None:
@@ -153,7 +153,7 @@ class Simulation:
         if not made.places:
             return
         self.placed += len(made.places)
-        gang.left = False
+        gang.promised |= made.places.keys()
         booked = [(there, self.gangs[g].gpus[phase]) for g, phase, there in self._on_the_way()]
         booked += [(node, gang.gpus[gang.waiting[uid]]) for uid, node in made.places.items()]
         before = self.oracle.booked_twice((there, self.gangs[g].gpus[p]) for g, p, there in self._on_the_way())
@@ -220,8 +220,8 @@ class Simulation:
             self.oracle.pods[uid] = Stood(gang.name, phase, node, gang.gpus[phase])
             if gang.pairing != NEAREST:
                 self.pairs_beyond += self.oracle.pairs_beyond(gang.name, gang.bound_us)
-            elif not gang.released and not gang.left:
-                self.pairs_beyond += self.oracle.alone(gang.name, gang.bound, gang.bound_us)
+            elif not gang.released:
+                self.pairs_beyond += self.oracle.alone(gang.name, gang.promised, gang.bound_us)
         self.booked_twice += self.oracle.booked_twice()
 
 

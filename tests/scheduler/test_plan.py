@@ -7,6 +7,7 @@ from dataclasses import replace
 from itertools import product
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
@@ -27,8 +28,8 @@ from topology.snapshot import Snapshot, snapshot_of
 from topology.units import parse_duration_us
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])
-many = settings(unhurried, max_examples=400)
-some = settings(unhurried, max_examples=100)
+many = settings(unhurried, max_examples=200)
+some = settings(unhurried, max_examples=70)
 
 ROOM_CODES = (VerdictCode.REACH_EXCEEDED, VerdictCode.GANG_TOO_LARGE)
 
@@ -203,6 +204,9 @@ def test_names_and_their_order_do_not_matter(case: tuple[GangRequest, Snapshot],
     assert again.outcome == original.outcome
     # One by one beyond the minimum, so which of several equal nodes comes first may matter; the minimum is as it was.
     assert bool(again.places) == bool(original.places)
+    if len(original.places) == len(asked.members):
+        assert len(again.places) == len(asked.members)
+        assert again.cost == pytest.approx(original.cost)
 
 
 @some
@@ -213,6 +217,18 @@ def test_one_more_free_node_never_hurts(case: tuple[GangRequest, Snapshot]) -> N
     held = [(name, amounts_used(snapshot, name)) for name in snapshot.table.names]
     more = snapshot_of([*snapshot.table.nodes, node("n9", zone="z1", leaf="l1", rdma=True)], held)
     assert plan(asked, more).outcome == Outcome.PLANNED
+
+
+@pytest.mark.full
+@settings(unhurried, max_examples=4_000)
+@given(cases(limit=8))
+def test_there_is_a_plan_exactly_when_brute_force_finds_one_in_many_cases(case: tuple[GangRequest, Snapshot]) -> None:
+    asked, snapshot = case
+    made = plan(asked, snapshot, advise=False)
+    if enough_pods(asked) and not asked.satisfied:
+        possible = brute_force.minimum_is_possible(asked, snapshot)
+        assert made.outcome == (Outcome.PLANNED if possible else Outcome.HELD)
+    assert brute_force.faults(asked, snapshot, made.places) == []
 
 
 @some

@@ -75,9 +75,9 @@ class Bed:
         usage = meter.read()
         return Run(timeline, usage, answered(self.cluster) - before)
 
-    def load(self, namespace: str, posts: Sequence[Post], limit_s: float) -> Timeline:
+    def load(self, namespace: str, posts: Sequence[Post], limit_s: float, *, releases: bool = False) -> Timeline:
         """Creates these, and waits until every pod has a node."""
-        return self._loop.run(self._loader.run(namespace, posts, limit_s))
+        return self._loop.run(self._loader.run(namespace, posts, limit_s, releases=releases))
 
     def create(self, posts: Sequence[Post], limit_s: float) -> None:
         """Creates these and waits for nothing else."""

@@ -22,6 +22,7 @@ RATIO_GOALS: Final = {100: Goal(">=", 0.5), 1000: Goal(">=", 1.5)}
 FOREIGN_GOAL: Final = Goal(">=", 0.95)
 FOREIGN_FROM_NODES: Final = 1000
 SINGLE_GOAL: Final = Goal("<=", 300)
+RELEASE_GOALS: Final = {50: Goal("<=", 700), 99: Goal("<=", 1500)}
 BULK_LIMIT_S: Final = 900.0
 REQUESTS_SHOWN: Final = 14
 BARE: Final = "a bare client that gates, nominates and releases reached"
@@ -45,7 +46,7 @@ def _on(nodes: int, chosen: Sizes) -> list[Figure]:
     sides = [Side.PLAIN, Side.OURS, *([Side.FOREIGN] if nodes >= FOREIGN_FROM_NODES else [])]
     alone = math.ceil(chosen.singles / chosen.runs) if nodes == min(chosen.nodes) else 0
     runs: Runs = defaultdict(list)
-    times: dict[Side, list[float]] = defaultdict(list)
+    times: dict[Side, list[tuple[float, float | None]]] = defaultdict(list)
     gangs = chosen.gangs_on(nodes)
     for index in range(chosen.runs):
         for side in sides if index % 2 == 0 else sides[::-1]:
@@ -105,9 +106,11 @@ def _absolute(side: Side, nodes: int, runs: Sequence[Run]) -> list[Figure]:
     ]
 
 
-def _single(times: dict[Side, list[float]]) -> list[Figure]:
-    if not times:
+def _single(both: dict[Side, list[tuple[float, float | None]]]) -> list[Figure]:
+    if not both:
         return []
+    times = {side: [bound for bound, _ in each] for side, each in both.items()}
+    released = sorted(ms for _, ms in both[Side.OURS] if ms is not None)
     plain, ours = median(times[Side.PLAIN]), median(times[Side.OURS])
     source = (
         f"medians of {len(times[Side.OURS])} gangs, {ours:.0f} against {plain:.0f} ms, at all phases of the sessions"
@@ -119,6 +122,19 @@ def _single(times: dict[Side, list[float]]) -> list[Figure]:
             Figure(f"single gang {side} ms", median(each), "ms", source=f"median of {_spread(each, 0)}")
             for side, each in times.items()
         ),
+        *_releases(released),
+    ]
+
+
+def _releases(ms: Sequence[float]) -> list[Figure]:
+    """How long a gang is held that has room: the worst of each gang's pods, the quiet time included."""
+    if not ms:
+        return []
+    source = f"{len(ms)} gangs of 8 alone, from the answer to the last creation to the last release"
+    worst = ms[min(len(ms) - 1, math.ceil(0.99 * len(ms)) - 1)]
+    return [
+        Figure("release p50 ms", median(ms), "ms", RELEASE_GOALS[50], source=source),
+        Figure("release p99 ms", worst, "ms", RELEASE_GOALS[99], source=source),
     ]
 
 

@@ -26,6 +26,8 @@ T = TypeVar("T")
 CONNECTIONS: Final = 16
 METADATA_ONLY: Final = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1"
 REQUEST_LIMIT_S: Final = 60.0
+RELEASED_BY: Final = "isochrone.dev/decision"
+"""The annotation that Isochrone writes in the same patch that opens a pod's gate."""
 CHECK_S: Final = 1.0
 REWATCHES: Final = 100
 REPORT_S: Final = 15
@@ -38,6 +40,7 @@ class RefusedError(RuntimeError):
 
 class _Meta(msgspec.Struct):
     name: str = ""
+    annotations: dict[str, str] = msgspec.field(default_factory=dict)
     resourceVersion: str = ""  # noqa: N815 - Kubernetes' name
 
 
@@ -59,6 +62,9 @@ class Timeline:
     bound_s: tuple[float, ...]
     """Each pod got its node, in order."""
 
+    released_s: float | None = None
+    """The last pod was let go, counted from the answer to the last creation; None where nobody asked."""
+
     @property
     def all_bound_s(self) -> float:
         """The last binding."""
@@ -77,28 +83,41 @@ class Client:
         self._access, self._session, self._watches = access, session, watches
         self._decode = msgspec.json.Decoder(_Event)
 
-    async def run(self, namespace: str, posts: Sequence[Post], limit_s: float) -> Timeline:
-        """Creates everything, waits until every pod of it has a node, and says when. The namespace holds no pods."""
+    async def run(self, namespace: str, posts: Sequence[Post], limit_s: float, *, releases: bool = False) -> Timeline:
+        """Creates everything, waits until every pod of it has a node, and says when. The namespace holds no pods.
+
+        With `releases` a second watch sees when the pods carry what a release writes on them.
+        """
         wanted = sum(post.is_pod for post in posts)
         seen: dict[str, float] = {}
         ready, done = asyncio.Event(), asyncio.Event()
+        let_go: dict[str, float] = {}
+        ready_too, done_too = asyncio.Event(), asyncio.Event()
         beside = [
             asyncio.create_task(self._follow(namespace, seen, wanted, ready, done)),
             asyncio.create_task(self._check()),
             asyncio.create_task(_report(seen, wanted)),
         ]
+        if releases:
+            beside.append(
+                asyncio.create_task(self._follow(namespace, let_go, wanted, ready_too, done_too, RELEASED_BY))
+            )
+        else:
+            ready_too.set()
+            done_too.set()
 
         async def main() -> tuple[float, float]:
-            await ready.wait()
+            await asyncio.gather(ready.wait(), ready_too.wait())
             times = await self._create(posts)
-            await done.wait()
+            await asyncio.gather(done.wait(), done_too.wait())
             return times
 
         try:
             first, answered = await _first(main(), beside, limit_s)
         except TimeoutError:
             raise TimeoutError(f"{len(seen)} of {wanted} pods have a node after {limit_s:g} s") from None
-        return Timeline(answered - first, tuple(sorted(at - first for at in seen.values())))
+        released_s = max(let_go.values()) - answered if releases else None
+        return Timeline(answered - first, tuple(sorted(at - first for at in seen.values())), released_s)
 
     async def create(self, posts: Sequence[Post], limit_s: float) -> None:
         """Creates everything and returns when all was answered."""
@@ -135,21 +154,30 @@ class Client:
         await asyncio.gather(*(worker() for _ in range(CONNECTIONS)))
 
     async def _follow(
-        self, namespace: str, seen: dict[str, float], wanted: int, ready: asyncio.Event, done: asyncio.Event
+        self,
+        namespace: str,
+        seen: dict[str, float],
+        wanted: int,
+        ready: asyncio.Event,
+        done: asyncio.Event,
+        annotation: str = "",
     ) -> None:
+        """Notes when each pod has a node, or, with an annotation named, when it carries that."""
         url = self._access.url + PODS.format(namespace=namespace)
         async with self._watches.get(url, params={"limit": "1"}) as answer:
             version = msgspec.json.decode(await answer.read(), type=_Object).metadata.resourceVersion
         # The API server ends watches that it thinks slow, most of all on a busy machine: go on where it stopped.
         for _ in range(REWATCHES):
-            query = {"watch": "true", "fieldSelector": "spec.nodeName!=", "resourceVersion": version}
+            query = {"watch": "true", "resourceVersion": version}
+            if not annotation:
+                query["fieldSelector"] = "spec.nodeName!="
             async with self._watches.get(url, params=query, headers={"Accept": METADATA_ONLY}) as answer:
                 ready.set()
                 async for event in self._events(answer):
                     if event.type == "ERROR":
                         raise RefusedError(f"watch of {namespace}: {event}")
                     version = event.object.metadata.resourceVersion
-                    if event.type == "ADDED":
+                    if annotation in event.object.metadata.annotations if annotation else event.type == "ADDED":
                         seen.setdefault(event.object.metadata.name, time.monotonic())
                     if len(seen) >= wanted:
                         done.set()

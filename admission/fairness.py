@@ -120,7 +120,7 @@ class Fairness:
         request = request_of(view, snapshot.table)
         known = self._fits_empty.get(key)
         if known is None or known[0] is not snapshot.table or known[1] != request:
-            empty = replace(snapshot, used=np.zeros_like(snapshot.used), assumed={})
+            empty = replace(snapshot, used=np.zeros_like(snapshot.used), assumed={}, holds={})
             fits = bool(plan(request, empty, self._policy, advise=False).places)
             self._fits_empty[key] = known = (snapshot.table, request, fits)
         return known[2]

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ import numpy as np
 from topology.facts import NodeFacts
 from topology.gpu_devices import REGISTERS
 from topology.gpu_holds import GpuHold, NodeHolds, hold_of
-from topology.gpu_request import readable_gpus
+from topology.gpu_request import asks_for_cards, readable_gpus
 from topology.hardware_links import SeenLinks, seen_links
 from topology.labels import DECISION, GANG, GATE, PHASE, PHASES
 from topology.measured_layer import MeasuredLayer
@@ -66,6 +65,8 @@ class ClusterState:
         self._used = np.zeros((0, 0), dtype=np.int64)
         self._holds: dict[str, NodeHolds] = {}  # by node name: pods that have parts of cards
         self._snapshot: Snapshot | None = None
+        self._last: Snapshot | None = None  # the last one made, and the nodes whose pods changed since
+        self._changed: set[str] = set()
 
     # --- changes in ----------------------------------------------------------------------------
 
@@ -163,7 +164,10 @@ class ClusterState:
                 assumed=dict(self._assumed),
                 holds=dict(self._holds),
             )
-        return replace(self._snapshot, taken_at_s=now_s, facts_age_s=facts_age_s, table=table)
+            if self._last is not None and self._last.table.nodes is table.nodes:
+                self._last.differing(self._snapshot, frozenset(self._changed))
+            self._last, self._changed = self._snapshot, set()
+        return self._snapshot.at(now_s, facts_age_s, table)
 
     def renew_measured(self, now_s: float) -> bool:
         """Let new measurements count, if it is time; whether any came to count. Snapshots do it by themselves."""
@@ -234,7 +238,9 @@ class ClusterState:
                 del self._gangs[key]
 
     def _amounts(self, pod: Pod) -> Amounts:
-        _, bad = readable_gpus(pod.spec, pod.metadata.annotations)  # names the form, so it comes first
+        notes, bad = pod.metadata.annotations, None
+        if asks_for_cards(pod.spec, notes):
+            _, bad = readable_gpus(pod.spec, notes)  # names the form, so it comes first
         amounts, wrong = readable_request(pod.spec)
         if bad is not None or wrong is not None:
             self.unreadable_pods[pod.metadata.uid] = str(bad or wrong)
@@ -249,6 +255,7 @@ class ClusterState:
             book[uid] = new
         if old == new:
             return
+        self._changed.update(holding.node for holding in (old, new) if holding is not None)
         for holding, hold in ((old, None), (new, new.hold if new is not None else None)):
             if holding is not None and holding.hold is not None:
                 change_hold(self._holds, holding.node, uid, hold)

@@ -22,6 +22,8 @@ HAMI_REGISTER: Final = "hami.io/node-nvidia-register"
 GPU_INDEX: Final = "volcano.sh/gpu-index"
 REGISTERS: Final = (VOLCANO_REGISTER, HAMI_REGISTER)
 ALLOCATIONS: Final = tuple(key for form in FORMS for key in form.allocated if key != GPU_INDEX)
+ALLOCATED: Final = frozenset((*ALLOCATIONS, GPU_INDEX))
+"""Pod annotations that may say which cards were given."""
 
 MOST_DEVICES: Final = 64
 """Cards read of one node at most; the largest machines have 16."""

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field, replace
 from topology.bad_input import BadInput
 from topology.gpu_capacity import NodeCards
 from topology.gpu_cards import EVERYTHING, CardRow, choose, empty_row, put
-from topology.gpu_devices import Share, pod_shares
+from topology.gpu_devices import ALLOCATED, Share, pod_shares
 from topology.gpu_forms import HAMI, KAI, OURS, WHOLE
-from topology.gpu_request import GpuRequest, readable_gpus, whole_gpus
+from topology.gpu_request import GpuRequest, asks_for_cards, readable_gpus, whole_gpus
 from topology.labels import PHASE
 from topology.objects import Pod
 
@@ -43,6 +43,8 @@ def hold_of(pod: Pod) -> GpuHold | None:
     allocation that cannot be read holds what the request says.
     """
     notes = pod.metadata.annotations
+    if not asks_for_cards(pod.spec, notes) and (not notes or ALLOCATED.isdisjoint(notes)):
+        return None
     request, _ = readable_gpus(pod.spec, notes)
     if request is None or request.profiles:
         return None

@@ -86,6 +86,18 @@ def whole_gpus(count: int) -> GpuRequest:
 Found = dict[str, list[tuple[str, object, bool]]]  # key to (where, value, is an init step)
 
 
+def asks_for_cards(spec: PodSpec, annotations: Mapping[str, str] | None = None) -> bool:
+    """Whether a pod may ask for more than plain whole GPUs: a look at names alone, for streams of thousands of pods."""
+    if annotations and not CARD_ANNOTATIONS.isdisjoint(annotations):
+        return True
+    for container in (*spec.containers, *(spec.init_containers or ())):
+        for names in (container.resources.limits, container.resources.requests):
+            for name in names or ():
+                if name in CARD_RESOURCES or name.startswith(MIG_PREFIX):
+                    return True
+    return False
+
+
 def gpu_request(spec: PodSpec, annotations: Mapping[str, str] | None = None) -> GpuRequest | None:
     """What the pod asks of GPUs, or None for a pod that asks for none.
 

@@ -6,8 +6,9 @@ nodes that count whole GPUs alone are predicted: the lowest indices are taken fi
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -87,29 +88,70 @@ class GpuTable:
         )
 
 
+def changed_table(
+    before: GpuTable, used_gpus: NDArray[np.int64], holds: Mapping[int, NodeHolds], nodes: Iterable[int]
+) -> GpuTable:
+    """The table after something changed on these nodes alone: the others are taken from `before`."""
+    at = np.array(sorted(nodes), dtype=np.int64)
+    if not len(at):
+        return before
+    part = _filled(before.static, used_gpus, holds, at)
+    arrays = {}
+    for name in _BY_NODE:
+        whole = getattr(before, name).copy()
+        whole[at] = getattr(part, name)
+        whole.setflags(write=False)
+        arrays[name] = whole
+    gone = set(at.tolist())
+    rows = {node: row for node, row in before.rows.items() if node not in gone} | dict(part.rows)
+    doubts = {node: why for node, why in before.doubts.items() if node not in gone} | dict(part.doubts)
+    return replace(before, rows=rows, doubts=doubts, **arrays)
+
+
 def gpu_table(
     static: GpuStatic, used_gpus: NDArray[np.int64], holds: Mapping[int, NodeHolds] | None = None
 ) -> GpuTable:
     """The table of a moment. `used_gpus` (N,) is what amounts count as taken of nvidia.com/gpu; `holds` are the pods
     that ask for parts of cards, by node index."""
-    taken = np.arange(static.width)[None, :] < used_gpus[:, None]
-    free = static.healthy & ~taken
+    return _filled(static, used_gpus, holds or {}, np.arange(len(static.cards)))
+
+
+_BY_NODE: Final = (
+    "left_milli",
+    "left_mib",
+    "prefill_peak_mib",
+    "left_compute",
+    "phases",
+    "users",
+    "overcommitted",
+)
+"""Arrays that change with pods."""
+
+
+def _filled(
+    static: GpuStatic, used_gpus: NDArray[np.int64], holds: Mapping[int, NodeHolds], at: NDArray[np.int64]
+) -> GpuTable:
+    """The table of the nodes `at` alone: arrays in their order, rows and doubts by node index."""
+    units_of = used_gpus[at]
+    taken = np.arange(static.width)[None, :] < units_of[:, None]
+    free = static.healthy[at] & ~taken
     shares = np.where(free, WHOLE_MILLI, 0)
-    left = np.where(free, static.memory_mib, 0)
+    left = np.where(free, static.memory_mib[at], 0)
     compute = shares.copy()
     peaks, phases = np.zeros_like(left), np.zeros_like(left)
     users = np.where(free, 0, -1)
-    over = used_gpus > static.count * static.replicas
+    over = units_of > static.count[at] * static.replicas[at]
     rows: dict[int, CardRow] = {}
     doubts: dict[int, tuple[str, ...]] = {}
-    known = holds or {}
     # Where a card is counted several times, or by a plugin's own list, the lowest index is not the rule.
-    special = np.flatnonzero((static.replicas > 1) | (static.listed & (used_gpus > 0)))
-    for i in sorted({*known, *special.tolist()}):
-        cards, units = static.cards[i], int(used_gpus[i])
-        held = known.get(i)
+    special = (static.replicas[at] > 1) | (static.listed[at] & (units_of > 0))
+    for i, (node, units, odd) in enumerate(zip(at.tolist(), units_of.tolist(), special.tolist(), strict=True)):
+        held = holds.get(node)
+        if held is None and not odd:
+            continue
+        cards = static.cards[node]
         row = held.row(cards, units) if held is not None else held_row(cards, {}, units)
-        rows[i], size = row, len(cards.memory_mib)
+        rows[node], size = row, len(cards.memory_mib)
         shares[i, :size] = left_milli(cards, row)
         left[i, :size] = np.maximum(row.left_mib, 0)
         compute[i, :size] = row.left_compute
@@ -118,7 +160,7 @@ def gpu_table(
         phases[i, :size] = row.phases
         over[i] |= any(mib < 0 for mib in row.left_mib)
         if held is not None and (why := held.doubts()):
-            doubts[i] = why
+            doubts[node] = why
     for array in (shares, left, compute, peaks, users, phases, over):
         array.setflags(write=False)
     return GpuTable(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -307,3 +308,32 @@ def test_real_mig_and_qgpu_resources() -> None:
     assert snapshot.gpus.memory_mib.shape == (1, 0)
     qgpu = yaml.safe_load(sample("qgpu-resources.yaml"))
     assert node_cards(Node(status=NodeStatus(allocatable=qgpu["allocatable"]))).memory_mib == (49152,)
+
+
+def test_a_table_from_the_one_before_is_the_table_made_anew() -> None:
+    """Snapshots one after the other, each starting from the last: the same as reading every card again."""
+    state = ClusterState()
+    made = [node(f"n{i}", notes={VOLCANO_REGISTER: TWO_CARDS}, have={"volcano.sh/vgpu-number": 20}) for i in range(3)]
+    state.apply_nodes([(None, n) for n in (*made, gpus(4))])
+    asked = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 4000}
+    steps = [
+        (None, pod("a", asked, where="n0")),
+        (None, pod("b", {"nvidia.com/gpu": 2}, where="n1")),
+        (None, pod("c", {"volcano.sh/vgpu-number": 2}, {"volcano.sh/vgpu-ids-new": "broken"}, where="n2")),
+        (pod("a", asked, where="n0"), None),
+        (None, pod("d", {"nvidia.com/gpu": 9}, where="n1")),
+    ]
+    for look, change in enumerate(steps):
+        state.apply_pods([change])
+        if look == 2:
+            continue  # a change that nobody looked at is not lost
+        snapshot = state.snapshot(0, 0)
+        planned = snapshot.with_assumed(
+            {"x": Assumed("n2", {"pods": 1}, GpuHold(GpuRequest("Volcano vGPU", memory_mib=9)))}
+        )
+        for now in (snapshot, planned, planned.without_assumed(["x"])):
+            anew = replace(now).gpus
+            for name in ("left_milli", "left_mib", "left_compute", "users", "overcommitted"):
+                assert getattr(now.gpus, name).tolist() == getattr(anew, name).tolist()
+            assert now.gpus.doubts == anew.doubts
+            assert dict(now.gpus.rows) == dict(anew.rows)

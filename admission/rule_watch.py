@@ -59,8 +59,8 @@ class RulesInUse:
             log.warning("rule file not taken, the table in use stays: %s", problem)
         self.problem = problem
 
-    async def keep(self) -> None:
+    async def keep(self, every_s: float = LOOK_EVERY_S) -> None:
         """Looks again and again until cancelled."""
         while self._path:
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(every_s)
             self.look()

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 from admission.rule_file import read_rules
 from admission.rule_watch import RulesInUse
+from admission.serving import background
 from admission.signals import BUILT_IN, Confidence, Rules, read_phase
 from admission.tagging import Entry, tag
 from tests.admission.pods import CONSUMER, decoded, raw_pod
@@ -117,3 +119,13 @@ def test_a_bad_file_keeps_the_old_table_and_says_so(tmp_path: Path) -> None:
     file.write_text("")
     watch.look()
     assert (watch.rules, watch.problem) == (BUILT_IN, "")
+
+
+async def test_a_change_is_noticed_while_the_process_runs(tmp_path: Path) -> None:
+    file = tmp_path / "rules.yaml"
+    file.write_text("")
+    watch = RulesInUse(str(file))
+    async with background(watch.keep(every_s=0.005)), asyncio.timeout(10):
+        file.write_text("mixed: decode")
+        while watch.rules.mixed_as != "decode":
+            await asyncio.sleep(0.005)

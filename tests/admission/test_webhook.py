@@ -138,3 +138,39 @@ async def test_many_at_once(server: Running) -> None:
     body = review_of(raw_pod(OURS))
     answers = await asyncio.gather(*(server.post("/mutate/labelled", body) for _ in range(200)))
     assert {status for status, _ in answers} == {200}
+
+
+async def test_the_rule_file_decides_and_a_bad_one_is_shown(tmp_path: Path) -> None:
+    bundle, rules = fresh(), tmp_path / "rules.yaml"
+    write(bundle, tmp_path)
+    rules.write_text("rules: [{name: stage, label: acme.example/stage, values: {one: prefill}}]")
+    settings = load(
+        WebhookSettings,
+        listen=LOOPBACK,
+        health_listen=LOOPBACK,
+        cert_dir=str(tmp_path),
+        drain="1ms",
+        rules=str(rules),
+    )
+    pod = raw_pod({"acme.example/stage": "one", "app.kubernetes.io/part-of": "chat"})
+    async with running(settings, bundle.ca) as up:
+        _, answer = await up.post("/mutate/namespace", review_of(pod))
+        assert isinstance(answer, dict)
+        assert b"isochrone-app-chat" in base64.b64decode(answer["response"]["patch"])
+        assert "isochrone_rules_accepted 1.0" in (await up.health("/metrics"))[1]
+    rules.write_text("rules: 1")
+    async with running(settings, bundle.ca) as up:
+        status, notes = await up.health("/readyz?verbose")
+        assert (status, "[!] rule file:" in notes) == (200, True)
+        assert "isochrone_rules_accepted 0.0" in (await up.health("/metrics"))[1]
+
+
+async def test_nonsense_is_refused_on_its_own_path(server: Running) -> None:
+    status, answer = await server.post("/validate", review_of(raw_pod({**OURS, "isochrone.dev/phase": "decod"})))
+    assert status == 200
+    assert isinstance(answer, dict)
+    assert answer["response"]["allowed"] is False
+    assert (
+        'isochrone_admission_reviews_total{entry="validate",result="refused"} 1.0'
+        in (await server.health("/metrics"))[1]
+    )

@@ -127,5 +127,5 @@ async def test_a_change_is_noticed_while_the_process_runs(tmp_path: Path) -> Non
     watch = RulesInUse(str(file))
     async with background(watch.keep(every_s=0.005)), asyncio.timeout(10):
         file.write_text("mixed: decode")
-        while watch.rules.mixed_as != "decode":
+        while watch.rules.mixed_as != "decode":  # noqa: ASYNC110  # a file has no event
             await asyncio.sleep(0.005)

@@ -53,7 +53,7 @@ class _Row:
 
 def looks_like(line: str) -> bool:
     """Whether this line could be the header of the matrix."""
-    return _header(_COLOUR.sub("", line), whole=False) is not None
+    return "GPU" in line and _header(_COLOUR.sub("", line), whole=False) is not None
 
 
 def read(text: str) -> Topology:
@@ -64,8 +64,8 @@ def read(text: str) -> Topology:
     for number, line in enumerate(lines, 1):
         if len(line) > MAX_LINE_CHARS:
             raise bad(number, "length", len(line), f"a line has at most {MAX_LINE_CHARS} characters")
-    lines = [_COLOUR.sub("", line) for line in lines]
-    top = next((i for i, line in enumerate(lines) if _header(line, whole=False) is not None), None)
+    lines = [_COLOUR.sub("", line) if "[" in line else line for line in lines]
+    top = next((i for i, line in enumerate(lines) if looks_like(line)), None)
     if top is None:
         raise bad(1, "header", lines[0].strip(), "a line that names the columns GPU0, GPU1, ... is missing")
     build = TopologyBuilder(SOURCE)

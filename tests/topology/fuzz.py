@@ -133,7 +133,7 @@ READERS: Final[dict[str, tuple[str, Callable[[str], Topology | Readout]]]] = {
 def damaged(sample: str, chance: random.Random) -> str:
     """The sample with one to four wounds."""
     text = sample
-    for _ in range(1 + int(chance.random() ** 3 * 4)):
+    for _ in range(1 + int(chance.random() ** 2 * 4)):
         size = len(text)
         at = int(chance.random() * (size + 1))
         end = min(size, at + 1 + int(chance.random() ** 3 * 40))

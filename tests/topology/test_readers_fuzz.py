@@ -13,13 +13,15 @@ from topology.bad_input import BadInput
 from topology.formats import read
 from topology.hostlist import unfold
 
+FEWER = {"any": 2_000, "netq-compute": 2_000, "nodes": 2_000}  # second forms of what another name fuzzes in full
+
 
 @pytest.mark.parametrize("name", READERS)
 def test_ten_thousand_damaged_texts(name: str) -> None:
-    count = 2_000 if name == "any" else 10_000
+    count = FEWER.get(name, 10_000)
     good, refused = run(name, count, seed=1)
     assert good + refused == count
-    assert min(good, refused) > 200, "the wounds are too deep or too small to test anything"
+    assert min(good, refused) > count // 50, "the wounds are too deep or too small to test anything"
 
 
 ALIASES = "switches: {}\nblocks:\n- nodes: &a [x, x, x, x, x, x, x, x, x]\n" + "".join(

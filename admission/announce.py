@@ -26,6 +26,7 @@ from scheduler.decision import Decision, PairReach, Plan
 from scheduler.decision_log import DecisionLog
 from scheduler.explain import decision_line, gang_event, held_event, log_fields, news_key, placed_event
 from scheduler.explain_block import gang_block, placement_block
+from scheduler.explain_words import path_of
 from scheduler.reasons import Reason
 from topology.clock import monotonic_s
 from topology.cluster_state import ClusterState, GangKey, gang_key
@@ -300,7 +301,7 @@ class Announcer:
         mine = pod.metadata.label(PHASE)
         other = f"{DECODE} {pair.decode}" if mine == PREFILL else f"{PREFILL} {pair.prefill}"
         text = (
-            f"Reach to {other} is {show_us(pair.reach.us)} (bound {show_us(bound_us)}, {pair.reach.path}), "
+            f"Reach to {other} is {show_us(pair.reach.us)} (bound {show_us(bound_us)}, {path_of(pair.reach)}), "
             f"{show_us(pair.reach.us - bound_us)} over. Pod left running on {pod.spec.node_name}"
         )
         self._post(pod, Reason.REACH_BREACHED, text, key=pod.spec.node_name, window_s=DEGRADED_WINDOW_S)

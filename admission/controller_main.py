@@ -150,7 +150,7 @@ class Controller:
         self._departures, self._api = departures, api
         self.publisher = HyperNodePublisher(api, self.nodes.objects.values, self.hypernodes.objects.values, _has_gpus)
         self.publishes = settings.publish_hypernodes
-        self.measured = MeasuredWatch(settings.measured_reach, self.state, self.batch.room_appeared)
+        self.measured = MeasuredWatch(settings.measured_reach, self.state, self._reach_changed)
         self.metrics.follow(self)
 
     # --- what the extender and the probes ask ----------------------------------------------------
@@ -211,6 +211,11 @@ class Controller:
         if self.probes is not None:
             self.probes.heard(node, before, now)
         self.batch.room_appeared()
+
+    def _reach_changed(self) -> None:
+        """New measurements count: what waits may be near enough, what runs may have come too far apart."""
+        self.batch.room_appeared()
+        self.announcer.nodes_changed()
 
     def _on_hypernodes(self, changes: Sequence[Change[HyperNode]]) -> None:
         self.state.apply_hypernodes(_pairs(changes))

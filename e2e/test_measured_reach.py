@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.checks import bound_after, live_pods, wait_event
+from e2e.checks import PodSeen, bound_after, live_pods, wait_event
 from e2e.conftest import ClusterFactory, empty
 from e2e.stack.build import CHECKOUT
 from e2e.stack.cluster import Cluster
@@ -57,14 +57,18 @@ class Place:
 
     def gang(self, name: str) -> tuple[set[str], str]:
         """A pair of whole nodes within 100 us: where it went, and what was said about it."""
+        namespace, pods = self.running(name)
+        said = wait_event(self.cluster, namespace, pods[0].name, "Placed")
+        empty(self.cluster, namespace)
+        return {pod.node for pod in pods}, str(said)
+
+    def running(self, name: str) -> tuple[str, list[PodSeen]]:
+        """A pair of whole nodes within 100 us, bound: its namespace and its pods."""
         namespace = self.cluster.create_namespace(name)
         for item in pair(gpus=8, reach="100us"):
             self.cluster.create(item, namespace)
         bound_after(self.cluster, namespace, 2)
-        pods = live_pods(self.cluster, namespace)
-        said = wait_event(self.cluster, namespace, pods[0].name, "Placed")
-        empty(self.cluster, namespace)
-        return {pod.node for pod in pods}, str(said)
+        return namespace, live_pods(self.cluster, namespace)
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +139,8 @@ async def test_a_slow_way_between_two_agents_moves_the_next_gang(place: Place) -
 
         return tell
 
+    namespace, pods = await asyncio.to_thread(place.running, "running")
+    assert {pod.node for pod in pods} == {"gpu-002", "gpu-003"}
     with ExitStack() as stack:
         tasks = []
         for name in ("gpu-002", "gpu-003"):
@@ -166,7 +172,9 @@ async def test_a_slow_way_between_two_agents_moves_the_next_gang(place: Place) -
             [sample] = samples[0].reach
             # Every answer waits 30 ms, there and back alike: a page takes half of that at least, one way.
             assert 14_000 < sample.p50_us < 60_000
-            await asyncio.sleep(11)
+            breach = await asyncio.to_thread(wait_event, place.cluster, namespace, pods[0].name, "ReachBreached")
+            assert "measured" in str(breach)
+            await asyncio.to_thread(empty, place.cluster, namespace)
             where, said = await asyncio.to_thread(place.gang, "slowed")
         finally:
             for task in tasks:

@@ -73,6 +73,8 @@ class MeasuredLayer:
             changed, age = version != self._version, now_s - self._at_s
             renew_s = RENEW_S * (1 + len(self.probed) // MANY)
             if age < (renew_s if changed else AGE_S) or not (changed or isinstance(table.reach, MeasuredReach)):
+                if isinstance(table.reach, MeasuredReach):
+                    table.reach = table.reach.at(now_s)  # the same values, a little older
                 return False
         if anew or len(self._known) > 2 * MAX_PAIRS:
             self._known.clear()

@@ -28,6 +28,10 @@ _LLM_LABELS: Final = (
     "modelserving.volcano.sh/",
     "rbg.workloads.x-k8s.io/",
 )
+_ACCELERATORS: Final = ("gpu", "nvidia.com/", "ascend", "npu", "tpu", "gaudi")
+_MEDIA: Final = ("ffmpeg", "video", "codec", "transcod", "media", "gstreamer", "deepstream", "nvenc", "nvdec", "audio")
+_FIRST_WORDS: Final = 8
+_LONGEST: Final = 200
 _LLM_VARIABLES: Final = ("VLLM_", "SGLANG_", "LMCACHE_", "MOONCAKE_", "NIXL_", "DYN_", "TRTLLM_")
 
 
@@ -62,13 +66,15 @@ def dynamo(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
 
 def grove(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     """`<set>-<replica>-<clique>`: only the end counts, for the set may be called anything."""
-    words = pod.metadata.label("grove.io/podclique").lower().split("-")
-    if len(words) > 1 and words[-1] in _POSITIONS:
-        words.pop()
-    clique = _CLIQUE.fullmatch(words[-1])
-    says = Says(clique[1]) if clique else role(words[-1])
-    if says:
-        yield Finding(says, f"Grove clique {words[-1]}")
+    for key, what in (("grove.io/podclique", "clique"), ("grove.io/podcliquescalinggroup", "scaling group")):
+        words = pod.metadata.label(key).lower().split("-")
+        if len(words) > 1 and words[-1] in _POSITIONS:
+            words.pop()
+        clique = _CLIQUE.fullmatch(words[-1])
+        says = Says(clique[1]) if clique else role(words[-1])
+        if says:
+            yield Finding(says, f"Grove {what} {words[-1]}")
+            return  # `prefill` may be the scaling group of cliques that are called pleader and pworker
 
 
 def aibrix(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
@@ -87,7 +93,7 @@ def plain(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     for key in PLAIN_KEYS:
         value = pod.metadata.label(key)
         says = role(value) if value else None
-        if says in (Says.PREFILL, Says.DECODE, Says.MIXED) and not serves_language_models(pod, calls):
+        if says in (Says.PREFILL, Says.DECODE, Says.MIXED) and not may_serve(pod, calls):
             yield Finding(Says.OPEN, f"label {key} {value}")
         elif says:
             yield Finding(says, f"label {key} {value}")
@@ -105,6 +111,28 @@ def serves_language_models(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:
         if any(variable.name.startswith(_LLM_VARIABLES) for variable in container.env or ()):
             return True
     return False
+
+
+def may_serve(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:
+    """It serves language models, or wants a GPU and shows no sign of the other trade in which things are decoded."""
+    return serves_language_models(pod, calls) or (wants_gpu(pod) and not _handles_media(pod))
+
+
+def wants_gpu(pod: Pod) -> bool:
+    """Some container asks for an accelerator under a name that tells so."""
+    for container in pod.spec.containers:
+        for amounts in (container.resources.limits, container.resources.requests):
+            if any(part in key.lower() for key in amounts or () for part in _ACCELERATORS):
+                return True
+    return False
+
+
+def _handles_media(pod: Pod) -> bool:
+    said = [pod.metadata.name, pod.metadata.generate_name, *(pod.metadata.labels or {}).values()]
+    for container in pod.spec.containers:
+        started = [*(container.command or ()), *(container.args or ())][:_FIRST_WORDS]
+        said += [container.name, container.image, *(word[:_LONGEST] for word in started)]
+    return any(part in text.lower() for text in said for part in _MEDIA)
 
 
 def stands_beside_engines(words: Iterator[str]) -> bool:

@@ -59,7 +59,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         4,
         "Grove",
-        "label `grove.io/podclique`, its last word before leader or worker",
+        "label `grove.io/podclique`, its last word before leader or worker; else `grove.io/podcliquescalinggroup`",
         "the role word",
         Confidence.HIGH,
         "ai-dynamo/grove operator/api/common labels",
@@ -97,9 +97,7 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         8,
         "plain label",
-        "labels "
-        + ", ".join(f"`{key}`" for key in role_labels.PLAIN_KEYS)
-        + " on a pod of a known engine or framework",
+        "labels " + ", ".join(f"`{key}`" for key in role_labels.PLAIN_KEYS) + " on a pod that may serve a model",
         "the role word",
         Confidence.MEDIUM,
         "examples of Kueue, LWS and llm-d",

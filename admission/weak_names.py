@@ -14,7 +14,7 @@ from admission.command_line import EngineCall
 from admission.engine_arguments import role_argument
 from admission.evidence import Finding, Says, plain_phase
 from admission.programs import DYNAMO
-from admission.role_labels import serves_language_models, stands_beside_engines
+from admission.role_labels import may_serve, serves_language_models, stands_beside_engines, wants_gpu
 from topology.objects import Pod
 
 _ROLE_FLAGS: Final = (
@@ -85,11 +85,16 @@ def hints(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     if not known and any(stands_beside_engines(iter(_words(name))) for _, name in names):
         yield Finding(Says.NO_ENGINE, f"named {names[0][1]}")
         return
-    if not known and not _wants_gpu(pod):
+    if not known and not wants_gpu(pod):
         return
-    for kind in (_settings(pod, calls), _named(_container_names(engines)), _named(_owner_names(pod))):
+    for where, kind in (
+        ("setting", _settings(pod, calls)),
+        ("container", _named(_container_names(engines))),
+        ("owner", _named(_owner_names(pod))),
+    ):
         found = list(kind)
-        if any(finding.says is Says.DECODE for finding in found) and not serves_language_models(pod, calls):
+        serves = serves_language_models if where == "owner" else may_serve
+        if any(finding.says is Says.DECODE for finding in found) and not serves(pod, calls):
             yield Finding(Says.OPEN, found[0].text)  # video, too, is decoded on GPUs
             return
         if found:
@@ -153,11 +158,3 @@ def phase_in_name(name: str) -> Says | None:
 
 def _words(name: str) -> list[str]:
     return _SPLIT.split(_CAMEL.sub("-", name[:253]).lower())
-
-
-def _wants_gpu(pod: Pod) -> bool:
-    for container in pod.spec.containers:
-        for amounts in (container.resources.limits, container.resources.requests):
-            if any("gpu" in key or key.startswith("nvidia.com/") for key in amounts or ()):
-                return True
-    return False

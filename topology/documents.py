@@ -132,7 +132,7 @@ def yaml_documents(text: str) -> list[Value]:
             if isinstance(event, yaml.AliasEvent):
                 raise bad(line, "alias", f"*{event.anchor}", "write the value out")
             if isinstance(event, yaml.ScalarEvent):
-                plain_null = event.style is None and event.value in ("", "~", "null", "Null", "NULL")
+                plain_null = not event.style and event.value in ("", "~", "null", "Null", "NULL")
                 _no_tag(event.tag, line)
                 builder.add(Value(None if plain_null else event.value, line))
             elif isinstance(event, yaml.MappingStartEvent):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import pytest
+import yaml
 
 from tests.topology import samples
 from tests.topology.data_files import data, files
+from topology import documents
 from topology.bad_input import BadInput
 from topology.formats import read
 from topology.graph import Part, PartKind, Topology, to_networkx
@@ -210,6 +213,21 @@ def test_a_last_line_without_an_end_may_be_cut(sample: str) -> None:
     number = samples.ALL[sample].count("\n")
     assert cut.warnings[-1] == f"line {number}: the last line has no end; the file may be cut off there"
     assert cut.parts == read(samples.ALL[sample].encode()).parts
+
+
+@pytest.mark.parametrize("loader", [yaml.SafeLoader, getattr(yaml, "CSafeLoader", yaml.SafeLoader)])
+def test_yaml_reads_alike_with_and_without_libyaml(loader: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "_Loader", loader)
+    text = "---\nkind: Node\nmetadata: {name: n1, labels: }\n---\n# nothing\n---\nkind: Node\n"
+    text += "metadata: {name: ~2, labels: ~}\n"
+    assert [part.name for part in read(text.encode()).of_kind(PartKind.HOST)] == ["n1", "~2"]
+    assert [part.name for part in read(b"kind: Node\nmetadata: {name: 'null', labels: null}\n").parts] == ["null"]
+    hosts = [len(read(samples.ALL[name].encode()).parts) for name in ("topograph", "nodes", "hypernodes")]
+    assert hosts == [7, 5, 3]
+    for wrong, line in (("a: [b", 2), ("blocks: *x", 1), ("blocks:\n- !!x y", 2), ("a: b: c", 1), ("a: 1\na: 2", 2)):
+        with pytest.raises(BadInput) as refused:
+            read(wrong.encode() + b"\n")
+        assert str(refused.value).startswith(f"line {line}: ")
 
 
 def test_the_graph_for_explaining_knows_the_way() -> None:

@@ -6,6 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from scheduler.gpu_set import GpuPick
 from scheduler.request import GangRequest, PodRequest
 from scheduler.verdicts import Verdict, VerdictCode
 from topology.isochrone_sets import NodeSet
@@ -77,6 +78,7 @@ class Decision:
     chosen: str | None = None
     partner: PairReach | None = None
     facts_age_s: float = 0.0
+    pick: GpuPick | None = None  # which cards of the chosen node, where more than "some" can be said
     predicted_gpus: bool = True  # whole-GPU requests: the device plugin picks the cards, we choose the node only
 
     def __post_init__(self) -> None:

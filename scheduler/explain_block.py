@@ -55,7 +55,10 @@ def placement_block(
     rows = _held_rows(decision, plan) if held else _placed_rows(decision, plan, bound_node)
     facts = [facts_of(age).removeprefix("facts ")]
     if not held and decision.predicted_gpus:
-        facts.append("GPUs predicted: the device plugin picks the cards")
+        picked = f"{decision.pick.show()}; " if decision.pick is not None else ""
+        facts.append(f"GPUs predicted: {picked}the device plugin picks the cards")
+    elif not held and decision.pick is not None:
+        facts.append(f"GPUs pinned: {decision.pick.show()}")
     return _table([*rows, ("facts", "; ".join(facts))])
 
 

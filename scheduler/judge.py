@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.decision import KEEP, Candidate, Decision, PairReach, decision_id
+from scheduler.gpu_set import gpu_pick
 from scheduler.memory_policy import CardFit, CardNeed, card_fit, card_need, card_words, short_of_cards
 from scheduler.partners import partner_of
 from scheduler.policy import Policy
 from scheduler.request import PodRequest, ReachBound
 from scheduler.score import Scored
 from scheduler.verdicts import Verdict, VerdictCode
-from topology.gpu_capacity import lists_whole_gpus_in_vain
 from topology.gpu_forms import CARD_PARTS
 from topology.labels import PREFILL
 from topology.resources import CPU, GPU, MEMORY, PODS
@@ -134,7 +134,7 @@ def nearest_misses(
         name = need.missing[0] if need.missing else ""
         if not name and len(columns) == 1:
             name = card_words(need.cards) if columns[0] == ON_CARDS else table.resources[columns[0]]
-        if name == GPU and all(lists_whole_gpus_in_vain(table.nodes[judged.nodes[i]]) for i in absent):
+        if name == GPU and all(table.cards_are_split(int(judged.nodes[i])) for i in absent):
             name = f"whole {GPU}, since the cards are in MIG mode"
         code = VerdictCode.RESOURCE_MISSING
         misses[code] = Verdict(code, table.names[judged.nodes[absent[0]]], 1.0, 0.0, name)
@@ -265,7 +265,8 @@ def record_of(
         chosen=None if chosen is None else table.names[chosen],
         partner=pair,
         facts_age_s=snapshot.facts_age_s,
-        predicted_gpus=request.gpus > 0,
+        predicted_gpus=request.gpus > 0 or (request.gpu is not None and request.gpu.predicted),
+        pick=gpu_pick(snapshot, request, chosen) if chosen is not None else None,
     )
 
 

@@ -25,6 +25,7 @@ from topology.measured_layer import MeasuredLayer
 from topology.measured_reach import MeasuredReach
 from topology.objects import HyperNode, Node, Pod
 from topology.resources import Amounts, readable_request
+from topology.seen_cards import SeenCards, seen_cards
 from topology.snapshot import Assumed, NodeTable, Snapshot, change_hold
 
 GangKey = tuple[str, str]
@@ -55,6 +56,7 @@ class ClusterState:
         self.unreadable_pods: dict[str, str] = {}
         self.measured = MeasuredLayer()
         self._seen: dict[str, SeenLinks] = {}  # by node
+        self._seen_cards: dict[str, SeenCards] = {}
         self._nodes: dict[str, Node] = {}
         self._hypernodes: dict[str, HyperNode] = {}
         self._table: NodeTable | None = None
@@ -78,6 +80,7 @@ class ClusterState:
                 self._nodes.pop(_name(old), None)
                 self.measured.forget_node(_name(old))
                 self._seen.pop(_name(old), None)
+                self._seen_cards.pop(_name(old), None)
             else:
                 known = self._nodes.get(new.metadata.name)
                 if known is not None and _facts(known) == _facts(new):
@@ -102,9 +105,9 @@ class ClusterState:
         """What a node's agent reports: its links, and what it measured to others since."""
         known = set(before.reach) if before is not None else set()
         self.measured.probe(node, [sample for sample in now.reach if sample not in known])
-        links = seen_links(now)
-        if links != self._seen.get(node, SeenLinks()):
-            self._seen[node] = links
+        links, cards = seen_links(now), seen_cards(now)
+        if links != self._seen.get(node, SeenLinks()) or cards != self._seen_cards.get(node, SeenCards()):
+            self._seen[node], self._seen_cards[node] = links, cards
             self._table = None
             self._touch(grew=True)
 
@@ -138,7 +141,7 @@ class ClusterState:
     def table(self) -> NodeTable:
         """The node table, rebuilt if a node changed."""
         if self._table is None:
-            self._table = NodeTable(self._nodes.values(), self._hypernodes.values(), self._seen)
+            self._table = NodeTable(self._nodes.values(), self._hypernodes.values(), self._seen, self._seen_cards)
             used = np.zeros_like(self._table.allocatable)
             for holding in (*self._held.values(), *self._assumed.values()):
                 if (i := self._table.index.get(holding.node)) is not None:

@@ -15,6 +15,7 @@ from topology.bad_input import BadInput
 from topology.gpu_amounts import MOST_MIB
 from topology.gpu_devices import HAMI_REGISTER, MOST_DEVICES, Device, node_devices
 from topology.gpu_forms import HAMI, MIG_PREFIX, QGPU, VOLCANO_NUMBER, VOLCANO_SHARE, VOLCANO_VGPU, WHOLE
+from topology.gpu_sets import NodeLinks
 from topology.labels import GPU_PRODUCT, NVIDIA_GPU
 from topology.mig_profiles import profile_mib
 from topology.objects import Node
@@ -58,6 +59,8 @@ class NodeCards:
     """Memory of pods on one card of this node is kept apart."""
     instances: tuple[tuple[str, int], ...] = ()
     """MIG profiles that the node offers, each with the MiB of one instance."""
+    links: NodeLinks | None = None
+    """How the cards are joined, where an agent saw it."""
     all_mig: bool = False
     """Every card is in MIG mode: whole GPUs that are still listed cannot be had."""
     problem: str = ""

@@ -6,17 +6,16 @@ nodes that count whole GPUs alone are predicted: the lowest indices are taken fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from topology.gpu_capacity import NodeCards, node_cards
+from topology.gpu_capacity import NodeCards
 from topology.gpu_cards import WHOLE_MILLI, CardRow, left_milli
 from topology.gpu_holds import NodeHolds, held_row
-from topology.objects import Node
 
 Int2D = NDArray[np.int64]
 
@@ -24,8 +23,8 @@ Int2D = NDArray[np.int64]
 class GpuStatic:
     """What does not change with pods: the cards of every node. Built once a node table."""
 
-    def __init__(self, nodes: Sequence[Node]) -> None:
-        self.cards: tuple[NodeCards, ...] = tuple(node_cards(node) for node in nodes)
+    def __init__(self, each: Iterable[NodeCards]) -> None:
+        self.cards: tuple[NodeCards, ...] = tuple(each)
         count = len(self.cards)
         self.width = max((len(c.memory_mib) for c in self.cards), default=0)
         self.memory_mib: Int2D = np.zeros((count, self.width), dtype=np.int64)

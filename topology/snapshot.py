@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.domains import chain_of, membership
-from topology.gpu_capacity import lists_whole_gpus_in_vain
+from topology.gpu_capacity import NodeCards, lists_whole_gpus_in_vain, node_cards
 from topology.gpu_holds import GpuHold, NodeHolds
 from topology.gpu_table import GpuStatic, GpuTable, changed_table, gpu_table
 from topology.hardware_links import SeenLinks
@@ -23,6 +23,7 @@ from topology.labels import HOSTNAME
 from topology.objects import HyperNode, Node, PodSpec
 from topology.reach import ReachModel, links_of
 from topology.resources import GPU, Amounts, parse_amounts
+from topology.seen_cards import SeenCards
 from topology.selectors import accepts
 
 Amount2D = NDArray[np.int64]
@@ -36,7 +37,11 @@ class NodeTable:
     """Nodes by index, sorted by name: names, labels, domains, reach, capacity. Rebuilt when a node changes."""
 
     def __init__(
-        self, nodes: Iterable[Node], hypernodes: Iterable[HyperNode] = (), seen: Mapping[str, SeenLinks] | None = None
+        self,
+        nodes: Iterable[Node],
+        hypernodes: Iterable[HyperNode] = (),
+        seen: Mapping[str, SeenLinks] | None = None,
+        cards: Mapping[str, SeenCards] | None = None,
     ) -> None:
         self.nodes: tuple[Node, ...] = tuple(sorted(nodes, key=lambda n: n.metadata.name))
         self.names: tuple[str, ...] = tuple(n.metadata.name for n in self.nodes)
@@ -46,12 +51,13 @@ class NodeTable:
         self.chains = tuple(a.refine_chain(chain_of(n, told)) for a, n in zip(agents, self.nodes, strict=True))
         links = [agent.refine(links_of(node)) for agent, node in zip(agents, self.nodes, strict=True)]
         self.reach: ReachModel = ReachModel(self.chains, links)
+        self._seen_cards = dict(cards or {})
         capacities: list[Amounts] = []
         self.unreadable: dict[str, str] = {}
         for node in self.nodes:
             try:
                 capacity = parse_amounts(node.status.allocatable, "status.allocatable")
-                if lists_whole_gpus_in_vain(node):
+                if self.cards_are_split(self.index[node.metadata.name]):
                     capacity[GPU] = 0
                 capacities.append(capacity)
             except ValueError as bad:
@@ -78,8 +84,18 @@ class NodeTable:
     def gpus(self) -> GpuStatic:
         """The cards of every node, read when first asked for; a copy of the table shares them."""
         if not self._cards:
-            self._cards.append(GpuStatic(self.nodes))
+            self._cards.append(GpuStatic(self.cards_of(i) for i in range(len(self))))
         return self._cards[0]
+
+    def cards_of(self, node: int) -> NodeCards:
+        """The cards of one node, as it says itself and as its agent sees them."""
+        cards, agent = node_cards(self.nodes[node]), self._seen_cards.get(self.names[node])
+        return cards if agent is None else agent.refine(cards)
+
+    def cards_are_split(self, node: int) -> bool:
+        """Whether every GPU of the node is in MIG mode."""
+        agent = self._seen_cards.get(self.names[node])
+        return lists_whole_gpus_in_vain(self.nodes[node]) or (agent is not None and agent.all_split)
 
     def accept_mask(self, spec: PodSpec) -> Mask:
         """Nodes that are up and that the pod's selector, affinity and tolerations accept, shape (N,). Cached."""

@@ -1,0 +1,162 @@
+"""The cards a pod will get on its node: what an agent sees, what the plugin takes from it, and what is said of it."""
+
+from __future__ import annotations
+
+import itertools
+
+from scheduler.decide import decide
+from scheduler.explain_block import placement_block
+from scheduler.gpu_set import GpuPick, gpu_pick
+from scheduler.plan import plan
+from scheduler.request import GangRequest, PodRequest
+from scheduler.verdicts import VerdictCode
+from tests.scheduler.clusters import READY
+from tests.scheduler.test_memory_policy import vgpu, vgpu_node
+from topology.cluster_state import ClusterState
+from topology.facts import (
+    Distance,
+    Gpu,
+    GpuPair,
+    Health,
+    Memory,
+    Mig,
+    Nic,
+    NicPort,
+    NodeFacts,
+    NodeState,
+    NvLink,
+    NvmlState,
+    Remote,
+)
+from topology.gpu_request import whole_gpus
+from topology.labels import DECODE, GPU_PRODUCT, HOSTNAME, PREFILL, TRANSPORT
+from topology.objects import Metadata, Node, NodeStatus
+from topology.seen_cards import seen_cards
+from topology.snapshot import snapshot_of
+
+MIB = 2**20
+PAIRS = {(0, 1): Distance.PIX, (2, 3): Distance.PIX}
+
+
+def facts(
+    count: int = 4, *, split: tuple[int, ...] = (), nvswitch: bool = False, lost: int | None = None, kept_mib: int = 450
+) -> NodeFacts:
+    links = (NvLink(link=0, active=True, remote=Remote.SWITCH), NvLink(link=1, active=False, remote=Remote.SWITCH))
+    gpus = tuple(
+        Gpu(
+            uuid=f"GPU-{i}",
+            index=i,
+            numa_node=i // 2,
+            mig=Mig(enabled=i in split),
+            nvlinks=links if nvswitch else (),
+            health=Health.LOST if i == lost else Health.HEALTHY,
+        )
+        for i in range(count)
+    )
+    pairs = tuple(
+        GpuPair(a=f"GPU-{a}", b=f"GPU-{b}", distance=PAIRS.get((a, b), Distance.SYS))
+        for a, b in itertools.combinations(range(count), 2)
+    )
+    nics = tuple(
+        Nic(
+            name=f"mlx5_{i}",
+            rdma=True,
+            ports=(NicPort(port=1, active=i < 2),),
+            gpus=tuple((f"GPU-{g}", Distance.PIX if g == i else Distance.SYS) for g in range(count)),
+        )
+        for i in range(count)
+    )
+    return NodeFacts(
+        state=NodeState(collected_at_s=0.0, topology_generation=1, nvml=NvmlState.OK),
+        gpus=gpus,
+        memory=tuple(
+            Memory(uuid=g.uuid, total_bytes=16384 * MIB, reserved_bytes=kept_mib * MIB, used_bytes=0) for g in gpus
+        ),
+        pairs=pairs,
+        nics=nics,
+    )
+
+
+def gpu_node(count: int = 4) -> Node:
+    return Node(
+        metadata=Metadata(name="n1", labels={HOSTNAME: "n1", GPU_PRODUCT: "Tesla-T4", TRANSPORT: "rdma"}),
+        status=NodeStatus(allocatable={"nvidia.com/gpu": count, "pods": 110}, conditions=READY),
+    )
+
+
+def state_of(told: NodeFacts) -> ClusterState:
+    state = ClusterState()
+    state.apply_nodes([(None, gpu_node())])
+    state.apply_facts("n1", None, told)
+    return state
+
+
+def wanting(gpus: int, name: str = "d", phase: str = DECODE) -> PodRequest:
+    return PodRequest(f"u-{name}", "prod", name, phase, {"nvidia.com/gpu": gpus, "pods": 1}, gpu=whole_gpus(gpus))
+
+
+def test_what_an_agent_sees_of_cards() -> None:
+    seen = seen_cards(facts())
+    # 16,384 MiB less the driver's 450, rounded up to 512.
+    assert seen.usable_mib == (15872,) * 4
+    assert seen.links is not None
+    assert seen.links.words[0] == ("X", "PIX", "SYS", "SYS")
+    assert (seen.links.rails, seen.links.rails_known) == ((0, 1, None, None), True)  # two network cards are down
+    switched = seen_cards(facts(nvswitch=True)).links
+    assert switched is not None
+    assert switched.words[0] == ("X", "NV1", "NV1", "NV1")  # one of the two links is up
+
+
+def test_a_reading_that_moves_a_little_changes_no_table() -> None:
+    state = state_of(facts(kept_mib=450))
+    before = state.table()
+    state.apply_facts("n1", None, facts(kept_mib=455))
+    assert state.table() is before
+    state.apply_facts("n1", None, facts(kept_mib=600))
+    assert state.table() is not before
+
+
+def test_memory_is_what_the_driver_leaves() -> None:
+    assert state_of(facts()).snapshot(0, 0).gpus.memory_mib.tolist() == [[15872] * 4]
+    # Half of the node is split: four whole GPUs are listed and two are seen, so the list stands until they agree.
+    assert state_of(facts(split=(0, 1))).snapshot(0, 0).gpus.memory_mib.tolist() == [[15360] * 4]
+
+
+def test_cards_in_mig_mode_are_no_whole_gpus() -> None:
+    snapshot = state_of(facts(split=(0, 1, 2, 3))).snapshot(0, 0)
+    decision = decide(wanting(1), snapshot, ("n1",)).decision
+    miss = decision.nearest[VerdictCode.RESOURCE_MISSING]
+    assert miss.unit == "whole nvidia.com/gpu, since the cards are in MIG mode"
+
+
+def test_the_pick_is_what_the_plugin_would_take() -> None:
+    state = state_of(facts())
+    snapshot = state.snapshot(0, 0)
+    assert gpu_pick(snapshot, wanting(2), 0) == GpuPick((0, 1), joined="PIX")
+    assert gpu_pick(snapshot, wanting(1), 0) == GpuPick((0,))
+    three = gpu_pick(snapshot, wanting(3), 0)
+    assert three is not None
+    assert three.show() == "0,1,2 (SYS)"
+    state.assume("other", "n1", {"nvidia.com/gpu": 1})
+    # One is taken, by prediction the first: 2 and 3 are the pair behind one switch.
+    assert gpu_pick(state.snapshot(0, 0), wanting(2), 0) == GpuPick((2, 3), joined="PIX")
+    assert gpu_pick(state.snapshot(0, 0), wanting(4), 0) is None
+
+
+def test_nothing_is_said_of_cards_that_nobody_saw() -> None:
+    assert gpu_pick(snapshot_of([gpu_node()]), wanting(2), 0) is None
+
+
+def test_a_shared_card_is_named_and_a_pinned_one_is_no_prediction() -> None:
+    snapshot = snapshot_of([vgpu_node("n1", cards=2)])
+    loose = PodRequest("u", "prod", "d", DECODE, {"volcano.sh/vgpu-number": 1}, gpu=vgpu(20))
+    pinned = PodRequest("u", "prod", "d", DECODE, {"volcano.sh/vgpu-number": 1}, gpu=vgpu(20, pinned=("n1-0",)))
+    assert gpu_pick(snapshot, loose, 0) == GpuPick((1,))
+    assert gpu_pick(snapshot, pinned, 0) == GpuPick((0,), predicted=False)
+
+
+def test_the_block_names_the_predicted_cards() -> None:
+    gang = GangRequest("prod", "chat", (wanting(2, "p", PREFILL), wanting(2, "d")))
+    made = plan(gang, state_of(facts()).snapshot(0, 0))
+    block = placement_block(made.decisions["u-d"], made)
+    assert "GPUs predicted: 2,3 (PIX); the device plugin picks the cards" in block

@@ -21,6 +21,7 @@ from scheduler.score import Scored
 from scheduler.verdicts import Verdict, VerdictCode
 from topology.gpu_forms import CARD_PARTS
 from topology.labels import PREFILL
+from topology.pod_shape import NOTHING, PodShape, shape_of
 from topology.resources import CPU, GPU, MEMORY, PODS
 from topology.snapshot import Amount2D, Mask, Snapshot, room_for
 
@@ -40,6 +41,7 @@ class Need:
     missing: tuple[str, ...]
     accepts: Mask
     cards: CardNeed | None = None
+    shape: PodShape = NOTHING
 
 
 def need_of(request: PodRequest, snapshot: Snapshot, policy: Policy | None = None) -> Need:
@@ -54,6 +56,7 @@ def need_of(request: PodRequest, snapshot: Snapshot, policy: Policy | None = Non
         missing=(request.problem,) if request.problem else missing,
         accepts=snapshot.table.accept_mask(request.spec) & snapshot.table.named,
         cards=cards,
+        shape=shape_of(request.amounts, request.gpu, request.phase, request.spec),
     )
 
 
@@ -114,7 +117,7 @@ def judge(
         short_of[:] = -1
     codes[~need.accepts[asked]] = VerdictCode.NODE_NOT_ACCEPTED
     fits = (codes == VerdictCode.ELIGIBLE) | (codes == VerdictCode.REACH_EXCEEDED)
-    scored = Scored(snapshot, asked, need.row, reach_us[asked], bound.us, policy, fits)
+    scored = Scored(snapshot, asked, need.shape, reach_us[asked], bound.us, policy, fits)
     return Judged(nodes=asked, codes=codes, short_of=short_of, scored=scored, cards=cards)
 
 

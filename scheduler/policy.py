@@ -6,18 +6,95 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class Weight:
+    """A part of the score that begins at `start` points: `per_gpu` points down for every GPU lost per GPU asked for, up
+    for every one mended, cut at 0 and at `of`."""
+
+    per_gpu: float
+    of: float
+    start: float
+
+
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """The part that starts full, `of` points, and loses for what stays on the node: `per_gpu` points for every GPU left
+    there, `per_core` for every core left (with a GPU left beside it, where the pod asks for GPUs), `per_gpu_less` for
+    every GPU that the host has less than 8: on a wide host many GPUs share the CPU that a remainder needs."""
+
+    of: float
+    per_gpu: float
+    per_core: float
+    per_gpu_less: float
+
+
+@dataclass(frozen=True, slots=True)
+class RoomWeights:
+    """How a placement is judged by the room it leaves (scheduler/harm.py), 40 points in all.
+
+    The ratios within one block decide between nodes that are equally near. They were chosen on the openb trace, on
+    orders of arrival other than those that `python -m e2e.bench openb` reports. The scale decides against reach: a GPU
+    lost for a pod of one GPU is worth 8 points, as much as two and a half times the reach.
+    """
+
+    remainder: Weight
+    """GPU left over that the mix cannot turn into service."""
+
+    fragmentation: Weight
+    """The FGD measure."""
+
+    balance: Weight
+    """GPUs that no CPU is left for, and CPU that no GPU is left for."""
+
+    scarcity: Weight
+    """GPUs of a model that other pods cannot do without, times how scarce it is. Never mended, so it starts full."""
+
+    packing: Packing
+    """How little is left on the node; of nodes that are equal else, the fuller one."""
+
+    order: float
+    """A fixed order of the nodes, by name: filling them in order leaves whole ones whole. Never 0: scores stay
+    distinct, since Volcano breaks ties at random and an explanation could then not be repeated."""
+
+
+_NONE = Weight(per_gpu=0.0, of=0.0, start=0.0)
+
+
+@dataclass(frozen=True, slots=True)
 class Policy:
     """Defaults that ship. Points add up to 100, so a score means something without a manual."""
 
     reach_points: float = 60.0
     """Closeness to the partners; first, because latency is what the user asked for."""
 
-    packing_points: float = 39.99
-    """How full the node's GPUs are afterwards; keeps whole nodes free for wide pods."""
+    sharing: RoomWeights = RoomWeights(
+        remainder=Weight(per_gpu=40.0, of=26.0, start=10.0),
+        fragmentation=Weight(per_gpu=0.63, of=2.0, start=1.0),
+        balance=Weight(per_gpu=1.84, of=5.0, start=3.0),
+        scarcity=Weight(per_gpu=4.6, of=5.0, start=5.0),
+        packing=Packing(of=1.86, per_gpu=0.0, per_core=0.0, per_gpu_less=0.164),
+        order=0.14,
+    )
+    """A pod that takes a share of one GPU: what remains of that GPU is by far the most; the rest breaks its ties."""
 
-    order_points: float = 0.01
-    """Spread over nodes by name, far less than any real difference: scores stay distinct, since Volcano breaks ties at
-    random and an explanation could then not be repeated."""
+    whole: RoomWeights = RoomWeights(
+        remainder=_NONE,
+        fragmentation=Weight(per_gpu=8.0, of=24.0, start=16.0),
+        balance=Weight(per_gpu=2.4, of=8.0, start=5.0),
+        scarcity=Weight(per_gpu=3.0, of=5.0, start=5.0),
+        packing=Packing(of=1.86, per_gpu=0.03, per_core=0.0019, per_gpu_less=0.0),
+        order=1.14,
+    )
+    """A pod that takes whole GPUs leaves no remainder: fragmentation first, then balance."""
+
+    without_gpu: RoomWeights = RoomWeights(
+        remainder=_NONE,
+        fragmentation=Weight(per_gpu=8.0, of=28.0, start=20.0),
+        balance=Weight(per_gpu=0.9, of=8.0, start=5.0),
+        scarcity=_NONE,
+        packing=Packing(of=3.4, per_gpu=0.0, per_core=0.005, per_gpu_less=0.0),
+        order=0.6,
+    )
+    """A pod without GPUs harms by the CPU that it takes away from GPUs."""
 
     volcano_weight: float = 10.0
     """Score points are multiplied by this for Volcano, which adds the scores of all plugins unweighted: its own ones

@@ -24,6 +24,8 @@ from topology.labels import DECISION, GANG, GATE, PHASE, PHASES
 from topology.measured_layer import MeasuredLayer
 from topology.measured_reach import MeasuredReach
 from topology.objects import HyperNode, Node, Pod
+from topology.pod_mix import PodMix
+from topology.pod_shape import PodShape, shape_of
 from topology.resources import Amounts, readable_request
 from topology.seen_cards import SeenCards, seen_cards
 from topology.snapshot import Assumed, NodeTable, Snapshot, change_hold
@@ -69,6 +71,8 @@ class ClusterState:
         self._snapshot: Snapshot | None = None
         self._last: Snapshot | None = None  # the last one made, and the nodes whose pods changed since
         self._changed: set[str] = set()
+        self._mix = PodMix()
+        self._shapes: dict[str, PodShape] = {}  # by pod uid: pods with GPUs, placed or waiting
 
     # --- changes in ----------------------------------------------------------------------------
 
@@ -166,6 +170,7 @@ class ClusterState:
                 used=used,
                 assumed=dict(self._assumed),
                 holds=dict(self._holds),
+                mix=self._mix.current(),
             )
             if self._last is not None and self._last.table.nodes is table.nodes:
                 self._last.differing(self._snapshot, frozenset(self._changed))
@@ -204,6 +209,8 @@ class ClusterState:
         if key is not None:
             self._gangs.setdefault(key, {})[uid] = pod
             self._gang_of[uid] = key
+        if old is None or old.metadata.uid != uid:
+            self._count(uid, pod)
         if pod.spec.node_name:
             held = self._held.get(uid)
             known = held is not None and held.node == pod.spec.node_name and old is not None and old.spec == pod.spec
@@ -229,8 +236,18 @@ class ClusterState:
         uid = pod.metadata.uid
         self.unreadable_pods.pop(uid, None)
         self._leave_gang(uid)
+        self._count(uid, None)
         self._move(self._held, uid, None)
         self._move(self._assumed, uid, None)
+
+    def _count(self, uid: str, pod: Pod | None) -> None:
+        """Let a pod count in the mix, or no longer."""
+        if (before := self._shapes.pop(uid, None)) is not None:
+            self._mix.remove(before)
+        if pod is not None and (gpu := readable_gpus(pod.spec, pod.metadata.annotations)[0]) is not None:
+            shape = shape_of(readable_request(pod.spec)[0], gpu, pod.metadata.label(PHASE), pod.spec)
+            self._shapes[uid] = shape
+            self._mix.add(shape)
 
     def _leave_gang(self, uid: str) -> None:
         key = self._gang_of.pop(uid, None)

@@ -36,9 +36,17 @@ class GpuStatic:
         self.count = np.array([len(c.memory_mib) for c in self.cards], dtype=np.int64)
         self.model = np.array([c.model for c in self.cards], dtype=object)
         self.kind: tuple[str, ...] = tuple(c.kind for c in self.cards)
+        models, kind = np.unique(np.array([c.model for c in self.cards], dtype=str), return_inverse=True)
+        self.models: tuple[str, ...] = tuple(models.tolist())
+        self.model_kind: NDArray[np.int64] = kind.reshape(-1).astype(np.int64)  # (N,), counts into `models`
+        self.model_gpus: NDArray[np.int64] = np.bincount(
+            self.model_kind, weights=self.count, minlength=len(self.models)
+        ).astype(np.int64)
         self.isolates = np.array([c.isolates for c in self.cards], dtype=bool)
         self.listed = np.array([c.listed for c in self.cards], dtype=bool)
         self.replicas = np.array([c.replicas for c in self.cards], dtype=np.int64)
+        self.plain = bool((self.replicas <= 1).all() and not self.listed.any())
+        """Every card is counted once, the lowest free index taken first, but by pods that have parts of cards."""
         for array in (self.memory_mib, self.healthy, self.count, self.isolates, self.listed, self.replicas):
             array.setflags(write=False)
 

@@ -21,6 +21,7 @@ from topology.gpu_table import GpuStatic, GpuTable, changed_table, gpu_table
 from topology.hardware_links import SeenLinks
 from topology.labels import HOSTNAME
 from topology.objects import HyperNode, Node, PodSpec
+from topology.pod_mix import NO_MIX, Mix
 from topology.reach import ReachModel, links_of
 from topology.resources import GPU, Amounts, parse_amounts
 from topology.seen_cards import SeenCards
@@ -158,7 +159,7 @@ class Assumed:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Facts at one moment. `used` counts bound and assumed pods, shape (N, R), same columns as the table; `holds` those
-    of them that have parts of cards, by node name."""
+    of them that have parts of cards, by node name; `mix` is what pods the cluster is asked to run."""
 
     id: str
     taken_at_s: float
@@ -167,6 +168,7 @@ class Snapshot:
     assumed: Mapping[str, Assumed] = field(default_factory=dict)
     facts_age_s: float = 0.0
     holds: Mapping[str, NodeHolds] = field(default_factory=dict)
+    mix: Mix = NO_MIX
     # Not given on: whoever replaces what is used gets a table of its own.
     _gpus_before: list[tuple[GpuTable, frozenset[str]]] = field(
         default_factory=list, init=False, repr=False, compare=False

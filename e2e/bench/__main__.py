@@ -39,6 +39,7 @@ BENCHMARKS: Final[Mapping[str, Benchmark]] = {
     "memory": Benchmark("e2e.bench.memory"),
     "events": Benchmark("e2e.bench.events"),
     "webhook": Benchmark("e2e.bench.webhook"),
+    "openb": Benchmark("e2e.bench.openb"),
 }
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)

@@ -160,7 +160,8 @@ def _check_scores(scores: Mapping[str, float], asked: list[str], expect: Mapping
         assert ranked[-1] == expect["worst"]
     if "level" in expect:
         level = [scores[name] for name in expect["level"]]
-        assert max(level) - min(level) < 0.2, "they differ by the order of their names only"
+        by_order = Policy().whole.order * Policy().volcano_weight
+        assert max(level) - min(level) < by_order, "they differ by the order of their names only"
 
 
 def test_the_cases_of_this_kind_are_here() -> None:

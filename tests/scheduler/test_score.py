@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,6 +15,8 @@ from scheduler.policy import Policy
 from scheduler.score import BOUND_SHARE, FLOOR_US, Scored, reach_share
 from tests.scheduler.clusters import node
 from tests.scheduler.small_cases import snapshots
+from topology.pod_mix import Mix
+from topology.pod_shape import shape_of
 from topology.snapshot import Mask, Snapshot, snapshot_of
 
 GPU = "nvidia.com/gpu"
@@ -21,7 +26,8 @@ def scored(snapshot: Snapshot, reach: list[float], gpus: int = 4, bound: float =
     size = len(snapshot.table)
     need = snapshot.table.vector({GPU: gpus})[0]
     fits: Mask = np.all(snapshot.free >= need, axis=1)
-    return Scored(snapshot, np.arange(size), need, np.array(reach[:size]), bound, Policy(), fits)
+    shape = shape_of({GPU: gpus} if gpus else {})
+    return Scored(snapshot, np.arange(size), shape, np.array(reach[:size]), bound, Policy(), fits)
 
 
 @pytest.mark.parametrize(
@@ -42,18 +48,35 @@ def test_parts_by_hand() -> None:
     snapshot = snapshot_of([node("gpu-001"), node("gpu-002")], [("gpu-002", {GPU: 2})])
     two = scored(snapshot, [70.7107, 1000.0])
     first, second = two.candidate(0, "gpu-001", None), two.candidate(1, "gpu-002", None)
-    # 60 x 0.6 = 35.99 (a hair beyond the middle, cut to hundredths), packing 39.99 x 4/8 = 19.99, two steps of order.
-    assert [p.points for p in first.parts] == [35.99, 19.99, 0.009999998]
-    # 60 x 0.2 = 12, packing 39.99 x 6/8 = 29.99, order 1 step.
-    assert [p.points for p in second.parts] == [12.0, 29.99, 0.004999999]
-    assert first.score_nano == 35_990_000_000 + 19_990_000_000 + 9_999_998
+    assert [p.name for p in first.parts] == ["reach", "fragmentation", "balance", "scarcity", "packing", "order"]
+    # 60 x 0.6 = 35.999 (a hair beyond the middle, cut to thousandths). No pod was seen: nothing is lost anywhere, and
+    # fragmentation, balance and scarcity stay where they start. Packing 1.86 less 4 GPUs x 0.03 and 96 cores x 0.0019,
+    # 1.557; the order 1.139, and two last steps.
+    assert [p.points for p in first.parts] == [35.999, 16.0, 5.0, 5.0, 1.557, 1.139999998]
+    # 60 x 0.2 = 12; packing 1.86 less 2 x 0.03 and 0.1824, 1.617; half of the order, and one last step.
+    assert [p.points for p in second.parts] == [12.0, 16.0, 5.0, 5.0, 1.617, 0.569499999]
+    assert first.score_nano == 35_999_000_000 + 26_000_000_000 + 1_557_000_000 + 1_139_999_998
 
 
-def test_without_gpus_cpu_is_packed() -> None:
+def test_a_mix_of_pairs_keeps_pairs() -> None:
+    """gpu-001 has two GPUs free, gpu-002 one; of ten pods seen nine want two GPUs, one wants one."""
+    snapshot = replace(
+        snapshot_of([node("gpu-001"), node("gpu-002")], [("gpu-001", {GPU: 6}), ("gpu-002", {GPU: 7})]),
+        mix=Mix([(shape_of({GPU: 2}), 9), (shape_of({GPU: 1}), 1)]),
+    )
+    two = scored(snapshot, [5.0, 5.0], gpus=1)
+    # On gpu-001 the pod leaves one GPU of no use to the pairs, 0.9, where all was of use: 16 - 8 x 0.9 = 8.8.
+    # On gpu-002 it takes the one that was of no use to them: 16 + 8 x 0.9 = 23.2.
+    assert [part.tolist() for name, part, _ in two.parts if name == "fragmentation"] == [
+        [8_800_000_000, 23_200_000_000]
+    ]
+
+
+def test_without_gpus_cores_are_packed() -> None:
     snapshot = snapshot_of([node("a", cpu="8")])
-    need = snapshot.table.vector({"cpu": 4000})[0]
-    one = Scored(snapshot, np.array([0]), need, np.array([5.0]), 1000.0, Policy(), np.array([True]))
-    assert one.packing_nano.tolist() == [19_990_000_000]
+    one = Scored(snapshot, np.array([0]), shape_of({"cpu": 4000}), np.array([5.0]), 1000.0, Policy(), np.array([True]))
+    # 3.4 less 4 cores x 0.005.
+    assert [part.tolist() for name, part, _ in one.parts if name == "packing"] == [[3_380_000_000]]
 
 
 def test_a_bound_below_the_floor_divides_by_nothing() -> None:
@@ -67,9 +90,10 @@ FAR = st.lists(st.floats(0.1, 1e7) | st.just(float("inf")), min_size=6, max_size
 
 
 @settings(max_examples=300, deadline=None)
-@given(snapshots(), FAR, st.integers(0, 8), st.sampled_from((15.0, 100.0, 1000.0)))
-def test_the_rules_of_scores(snapshot: Snapshot, reach: list[float], gpus: int, bound: float) -> None:
-    every = scored(snapshot, reach, gpus, bound)
+@given(snapshots(), FAR, st.integers(0, 8), st.sampled_from((15.0, 100.0, 1000.0)), st.lists(st.integers(1, 8)))
+def test_the_rules_of_scores(snapshot: Snapshot, reach: list[float], gpus: int, bound: float, seen: list[int]) -> None:
+    mix = Mix(Counter(shape_of({GPU: count, "cpu": 1000 * count}) for count in seen).items())
+    every = scored(replace(snapshot, mix=mix), reach, gpus, bound)
     totals = every.total_nano.tolist()
     assert len(set(totals)) == len(totals)
     assert all(0 <= total <= 100 * NANO for total in totals)

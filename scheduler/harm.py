@@ -1,0 +1,166 @@
+"""What placing a pod does to the room that remains: every node at once, in named losses, each in GPUs.
+
+Rules of this file. (1) A loss is the value after minus the value before; below zero the placement mends something.
+(2) Where a pod shares a GPU, every GPU of a node that has room is a row of its own; else a node has one row. (3) Nodes
+in the same state are looked at once.
+
+`remainder`: GPU left over minus what it is worth to the mix (topology/remainder.py). `fragmentation`: the FGD measure
+(topology/fragmentation.py). `balance`: GPUs that no CPU is left for, and CPU that no GPU is left for, at the CPU that
+the mix asks for with one GPU. `scarcity`: GPUs of a model that others cannot do without.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topology.fragmentation import Room, by_card, fragmented_gpus
+from topology.pod_mix import Mix
+from topology.pod_shape import PodShape
+from topology.remainder import WHOLE_MILLI
+
+Gpus = NDArray[np.float64]
+
+IDLE_CPU_SLACK = 1.04
+"""CPU counts as left without GPUs from this many times the mix's CPU per GPU: a node meets the mean only by chance.
+Chosen with the weights, on openb orders of arrival other than those reported."""
+
+CORE_MILLI = 1000
+
+_SEED = np.uint64(0x9E3779B97F4A7C15)  # an odd constant without pattern (the golden ratio in 64 bits)
+
+
+@dataclass(frozen=True, slots=True)
+class Harm:
+    """Losses per row, in GPUs, shape (R,). `node` (R,) is the position of the row's node in the room asked about.
+
+    `card_left` (R,): what is left on the shared GPU before (-1 where none is chosen). After the placement: `gpus_left`
+    (R,), in sum, and `cores_left` (R,).
+    """
+
+    node: NDArray[np.int64]
+    card_left: NDArray[np.int64]
+    remainder: Gpus
+    fragmentation: Gpus
+    balance: Gpus
+    scarcity: Gpus
+    gpus_left: Gpus
+    cores_left: NDArray[np.float64]
+
+
+def harm(room: Room, pod: PodShape, mix: Mix, model_gpus: NDArray[np.int64] | None = None) -> Harm:
+    """The losses of placing `pod` on every node of `room`; nodes whose GPUs have no room for it have no row.
+
+    `model_gpus` (models,): how many GPUs of each model the cluster has; without it no model is scarce. CPU and memory
+    are the caller's to check: a node is taken as one that fits.
+    """
+    first, same = _states(room)
+    some = room.take(first)
+    found = [_on_cards(some, rows, card_mib, pod, mix) for card_mib, rows in by_card(some)]
+    node = np.concatenate([f.node for f in found]) if found else np.zeros(0, dtype=np.int64)
+    parts = [
+        np.concatenate([getattr(f, name) for f in found]) if found else np.zeros(0)
+        for name in ("card_left", "remainder", "fragmentation", "balance", "gpus_left", "cores_left")
+    ]
+    # From states back to nodes: every node takes over the rows of its state.
+    order = np.argsort(node, kind="stable")
+    starts = np.searchsorted(node[order], np.arange(len(first) + 1))
+    count = np.diff(starts)[same]
+    rows = order[np.repeat(starts[:-1][same] - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))]
+    of = np.repeat(np.arange(len(room)), count)
+    card_left, remainder, fragmentation, balance, gpus_left, cores_left = (part[rows] for part in parts)
+    wanted = np.zeros(len(rows))
+    if pod.gpus and model_gpus is not None and len(model_gpus):
+        share = np.array([pod.share_of(int(size)) for size in room.card_mib]) if pod.card_mib else pod.milli
+        wanted = (mix.scarcity(room.models, model_gpus)[room.model] * pod.gpus * share / WHOLE_MILLI)[of]
+    return Harm(of, card_left.astype(np.int64), remainder, fragmentation, balance, wanted, gpus_left, cores_left)
+
+
+def _states(room: Room) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """One node of every state, (S,), and the state of every node, (N,)."""
+    cards = np.sort(room.gpu_milli, axis=1)
+    rows = np.column_stack([room.cpu_milli, room.model, room.card_mib, cards]).astype(np.uint64)
+    mixed = np.zeros(len(room), dtype=np.uint64)
+    for column in rows.T:  # a polynomial hash over 64 bits: two states share a number once in 10^13 calls
+        mixed = (mixed ^ column) * _SEED
+        mixed ^= mixed >> np.uint64(29)
+    _, first, same = np.unique(mixed, return_index=True, return_inverse=True)
+    return first.astype(np.int64), same.reshape(-1).astype(np.int64)
+
+
+def _on_cards(room: Room, rows: NDArray[np.int64], card_mib: int, pod: PodShape, mix: Mix) -> Harm:
+    before = room if len(rows) == len(room) else room.take(rows)
+    ask = pod.share_of(card_mib)
+    of, after, card_left = _after(before, pod, ask)
+    both = Room(
+        np.concatenate([before.cpu_milli, after.cpu_milli]),
+        np.concatenate([before.gpu_milli, after.gpu_milli]),
+        np.concatenate([before.model, after.model]),
+        room.models,
+        np.concatenate([before.card_mib, after.card_mib]),
+    )
+    count = len(before)
+    left = np.maximum(both.gpu_milli, 0).sum(axis=1) / WHOLE_MILLI
+    fragmented = fragmented_gpus(both, mix)
+    cards = mix.on_card(card_mib)
+    skewed = _skewed(left, both.cpu_milli, cards.cpu_per_gpu_milli)
+    lost = np.zeros(len(of))
+    if 0 < ask < WHOLE_MILLI and mix.pods:
+        held = np.minimum(np.maximum(both.gpu_milli, 0), WHOLE_MILLI)
+        waste = left - cards.worth[held].sum(axis=1)
+        lost = waste[count:] - waste[:count][of]
+    return Harm(
+        node=rows[of],
+        card_left=card_left,
+        remainder=lost,
+        fragmentation=fragmented[count:] - fragmented[:count][of],
+        balance=skewed[count:] - skewed[:count][of],
+        scarcity=np.zeros(len(of)),
+        gpus_left=left[count:],
+        cores_left=after.cpu_milli / CORE_MILLI,
+    )
+
+
+def _skewed(gpus: Gpus, cpu_milli: NDArray[np.int64], per_gpu: float) -> Gpus:
+    """GPUs without CPU, and CPU without GPUs in GPUs; 0 while the mix asks for no CPU."""
+    if per_gpu <= 0:
+        return np.zeros(len(gpus))
+    slack = IDLE_CPU_SLACK * per_gpu
+    without_cpu = np.maximum(gpus - np.maximum(cpu_milli, 0) / per_gpu, 0.0)
+    without_gpu = np.maximum(cpu_milli / slack - gpus, 0.0)
+    skewed: Gpus = without_cpu + without_gpu
+    return skewed
+
+
+def _after(room: Room, pod: PodShape, ask: int) -> tuple[NDArray[np.int64], Room, NDArray[np.int64]]:
+    """The rows: position of the node, the room afterwards, what was left on the GPU that is shared."""
+    cpu = room.cpu_milli - pod.cpu_milli
+    if not pod.gpus:
+        every = np.arange(len(room))
+        after = Room(cpu, room.gpu_milli, room.model, room.models, room.card_mib)
+        return every, after, np.full(len(room), -1, dtype=np.int64)
+    if pod.gpus == 1 and ask < WHOLE_MILLI:
+        return _after_sharing(room, cpu, ask)
+    # Several GPUs, or a whole one: the fullest that have room, the first among equals.
+    fits = room.gpu_milli >= ask
+    enough = np.flatnonzero(fits.sum(axis=1) >= pod.gpus)
+    cards = np.where(fits[enough], room.gpu_milli[enough], np.iinfo(np.int64).max)
+    taken = np.argsort(cards, axis=1, kind="stable")[:, : pod.gpus]
+    left = room.gpu_milli[enough].copy()
+    np.put_along_axis(left, taken, np.take_along_axis(left, taken, axis=1) - ask, axis=1)
+    after = Room(cpu[enough], left, room.model[enough], room.models, room.card_mib[enough])
+    return enough, after, np.full(len(enough), -1, dtype=np.int64)
+
+
+def _after_sharing(room: Room, cpu: NDArray[np.int64], ask: int) -> tuple[NDArray[np.int64], Room, NDArray[np.int64]]:
+    """One row for every different amount left on a node's GPUs that is enough."""
+    cards = np.sort(room.gpu_milli, axis=1)
+    fits = cards >= ask
+    fits[:, 1:] &= cards[:, 1:] != cards[:, :-1]
+    of, card = np.nonzero(fits)
+    had = cards[of, card]
+    left = cards[of]
+    left[np.arange(len(of)), card] -= ask
+    return of, Room(cpu[of], left, room.model[of], room.models, room.card_mib[of]), had

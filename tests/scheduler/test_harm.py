@@ -1,0 +1,119 @@
+"""Losses of a placement: by hand, and against every node on its own with the slow measure."""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.harm import IDLE_CPU_SLACK, harm
+from scheduler.policy import Policy
+from scheduler.room_score import QUANTUM, order_points, room_points, weights_for
+from tests.topology.slow_fragmentation import fragmented
+from tests.topology.test_fragmentation import MODELS, NODES, SHAPES, room
+from topology.fragmentation import Room
+from topology.pod_mix import Mix
+from topology.pod_shape import PodShape
+
+PAIRS = Mix([(PodShape(4000, 1, 810), 10), (PodShape(4000, 1, 190), 4)])
+"""On a GPU with 810 taken the 190 that is left is worth nothing: there are more such holes than pods for them."""
+
+
+def test_the_gpu_that_loses_least_is_taken_by_hand() -> None:
+    """One GPU has 190 left, one is free. A pod of 190 fills the one, which was waste; on the other it leaves 810."""
+    found = harm(room((99_000, [190, 1000])), PodShape(4000, 1, 190), PAIRS)
+    # Waste is what is left less its worth: 0.19 before on the first, 0 after. On the second 0 before, 0.81 - 1 after.
+    assert dict(zip(found.card_left.tolist(), found.remainder.tolist(), strict=True)) == pytest.approx(
+        {190: -0.19, 1000: -0.19}
+    )
+
+
+def test_balance_by_hand() -> None:
+    """The mix asks for 4 cores to a GPU. Two GPUs and 8 cores are in balance; a pod of 8 cores and one GPU leaves a GPU
+    without CPU; a pod of one GPU alone leaves 8 cores for one GPU, of which 4 x 1.04 are idle."""
+    mix = Mix([(PodShape(4000, 1, 1000), 1)])
+    both = room((8000, [1000, 1000]))
+    assert harm(both, PodShape(8000, 1, 1000), mix).balance.tolist() == [1.0]
+    assert harm(both, PodShape(0, 1, 1000), mix).balance.tolist() == pytest.approx([2 / IDLE_CPU_SLACK - 1])
+
+
+def test_several_gpus_are_taken_from_the_fullest_that_have_room() -> None:
+    mix = Mix([(PodShape(0, 1, 500), 1)])
+    found = harm(room((0, [1000, 500, 600, 400])), PodShape(0, 2, 500), mix)
+    # 500 and 600 are taken: 1000, 0, 100 and 400 stay. Before, only 400 was of no use; now 100 and 400 are.
+    assert found.fragmentation.tolist() == pytest.approx([0.1])
+
+
+def test_scarce_models_cost() -> None:
+    mix = Mix([(PodShape(0, 1, 1000, models=("B",)), 1)])
+    two = Room(np.array([0, 0]), np.array([[1000], [1000]]), np.array([0, 1]), MODELS, np.array([0, 0]))
+    # All demand is for B, half of the GPUs: twice as wanted as the average.
+    assert harm(two, PodShape(0, 1, 500), mix, np.array([1, 1])).scarcity.tolist() == [0.0, 1.0]
+
+
+COUNTED = st.lists(st.tuples(SHAPES, st.integers(1, 9)), max_size=5)
+
+
+@settings(max_examples=150, deadline=None)
+@given(COUNTED, st.lists(NODES, min_size=1, max_size=6), SHAPES)
+def test_every_row_is_what_the_slow_measure_says(
+    counted: list[tuple[PodShape, int]], nodes: list[tuple[int, list[int], int, int]], pod: PodShape
+) -> None:
+    mix = Mix(dict(counted).items())
+    cpu, cards, model, size = (np.array(column) for column in zip(*nodes, strict=True))
+    found = harm(Room(cpu, cards, model, MODELS, size), pod, mix)
+    rows = list(zip(found.node.tolist(), found.card_left.tolist(), found.fragmentation.tolist(), strict=True))
+    expected = []
+    for i, (cores, left, kind, card_mib) in enumerate(nodes):
+        ask = pod.share_of(card_mib)
+        fitting = sorted((c for c in left if c >= ask), key=lambda c: c)
+        if pod.gpus and len(fitting) < pod.gpus:
+            continue
+        shared = pod.gpus == 1 and ask < 1000
+        before = fragmented(cores, left, MODELS[kind], card_mib, mix)
+        for taken in [[c] for c in sorted(set(fitting))] if shared else [fitting[: pod.gpus]]:
+            after = list(left)
+            for card in taken:
+                after[after.index(card)] = card - ask
+            lost = fragmented(cores - pod.cpu_milli, after, MODELS[kind], card_mib, mix) - before
+            expected.append((i, taken[0] if shared else -1, pytest.approx(lost)))
+    assert sorted(rows) == sorted(expected, key=lambda row: row[:2])
+
+
+@settings(max_examples=100, deadline=None)
+@given(COUNTED, st.lists(NODES, min_size=1, max_size=8), SHAPES, st.randoms(use_true_random=False))
+def test_the_order_of_nodes_changes_no_points(
+    counted: list[tuple[PodShape, int]],
+    nodes: list[tuple[int, list[int], int, int]],
+    pod: PodShape,
+    chance: Random,
+) -> None:
+    mix, weights = Mix(dict(counted).items()), weights_for(pod, Policy())
+    order = list(range(len(nodes)))
+    chance.shuffle(order)
+    cpu, cards, model, size = (np.array(column) for column in zip(*nodes, strict=True))
+    every = Room(cpu, cards, model, MODELS, size)
+    points, turned = (room_points(r, pod, mix, weights).parts for r in (every, every.take(np.array(order))))
+    for name, part in points.items():
+        assert part[order].tolist() == turned[name].tolist()
+        assert (part % QUANTUM == 0).all()
+        of = getattr(weights, name).of
+        assert (part >= 0).all()
+        assert (part <= of * 1e9 + 1).all()
+
+
+@given(st.integers(1, 50), st.sampled_from((0.14, 1.14)))
+def test_the_order_is_distinct_and_falls(count: int, of: float) -> None:
+    points = order_points(np.arange(count), count, of)
+    assert (np.diff(points) < 0).all()
+    assert points[0] <= of * 1e9
+    assert points[-1] > 0
+
+
+def test_the_points_of_every_kind_add_up_to_forty() -> None:
+    for weights in (Policy().sharing, Policy().whole, Policy().without_gpu):
+        losses = sum(getattr(weights, name).of for name in ("remainder", "fragmentation", "balance", "scarcity"))
+        assert losses + weights.packing.of + weights.order == pytest.approx(100 - Policy().reach_points)

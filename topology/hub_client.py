@@ -113,7 +113,7 @@ class HubClient:
         if self._settings.plaintext:
             return grpc.aio.insecure_channel(self._settings.hub, options=options)
         options.append(("grpc.ssl_target_name_override", self._settings.hub_host))
-        return grpc.aio.secure_channel(self._settings.hub, _credentials(self._settings.tls_dir), options=options)
+        return grpc.aio.secure_channel(self._settings.hub, credentials(self._settings.tls_dir), options=options)
 
     async def _stream(self, channel: Any) -> None:
         call = channel.stream_stream(
@@ -230,7 +230,7 @@ class _Answers:
             self._task.add_done_callback(lambda task: task.cancelled() or task.exception())
 
 
-def _credentials(folder: str) -> grpc.ChannelCredentials:
+def credentials(folder: str) -> grpc.ChannelCredentials:
     """Read at every connection, so that a renewed certificate is taken up. Raises BadInput."""
     try:
         parts = [(Path(folder) / name).read_bytes() for name in ("ca.crt", "tls.key", "tls.crt")]

@@ -1,7 +1,7 @@
 """How many agents one hub carries: 5,000 streams over loopback, a connection each, a change of each agent every 15 s.
 
-The hub is a process of its own; this one plays the agents with the agents' own client. Then the hub is killed and
-started again: how long until every agent is back, and how evenly they come.
+The hub is a process of its own; this one plays the agents with the agents' own client, mTLS and a certificate each.
+Then the hub is killed and started again: how long until every agent is back, and how evenly they come.
 
 `AGENTS=500` shortens it, `SECONDS=45` is how long the steady state is watched.
 """
@@ -16,6 +16,7 @@ import random
 import resource
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -27,9 +28,10 @@ import grpc.aio
 from e2e.bench.cpu import Meter
 from e2e.bench.report import Figure, Goal
 from e2e.bench.sizes import counted
+from tests.topology.hub_certificates import Authority
 from topology import facts as f
 from topology.agent_settings import AgentSettings
-from topology.hub_client import HubClient
+from topology.hub_client import HubClient, credentials
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 EVERY_S: Final = 15.0
@@ -42,14 +44,15 @@ def measure() -> Iterator[list[Figure]]:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     logging.getLogger("topology.hub_client").setLevel(logging.ERROR)  # 5,000 times the same when the hub is killed
-    yield asyncio.run(_measure(counted("AGENTS", 5_000), counted("SECONDS", 45)))
+    with tempfile.TemporaryDirectory(prefix="isochrone-hub-") as folder:
+        yield asyncio.run(_measure(counted("AGENTS", 5_000), counted("SECONDS", 45), Path(folder)))
 
 
 class Server:
     """The hub's process."""
 
-    def __init__(self, port: int = 0) -> None:
-        command = [sys.executable, "-m", "e2e.bench.hub_server", str(port)]
+    def __init__(self, tls: Path, port: int = 0) -> None:
+        command = [sys.executable, "-m", "e2e.bench.hub_server", str(port), str(tls)]
         self.process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline())
@@ -81,10 +84,11 @@ class Server:
                 stream.close()
 
 
-async def _measure(agents: int, seconds: int) -> list[Figure]:
-    server = Server()
-    chance = random.Random(7)
-    clients = [_client(n, server.port, chance) for n in range(agents)]
+async def _measure(agents: int, seconds: int, folder: Path) -> list[Figure]:
+    authority, chance = Authority(), random.Random(7)
+    tls = authority.folder(folder / "hub", "hub", "localhost")
+    server = Server(tls)
+    clients = [_client(n, server.port, chance, authority.folder(folder / str(n), _name(n))) for n in range(agents)]
     tasks = [asyncio.ensure_future(client.run()) for client in clients]
     acks: list[float] = []
     try:
@@ -100,7 +104,7 @@ async def _measure(agents: int, seconds: int) -> list[Figure]:
         fresh = int(after["ages"]["fresh"])
         rate = (after["delta"] - before["delta"]) / usage.wall_s
         server.kill()
-        server = Server(server.port)
+        server = Server(tls, server.port)
         storm_s, worst = await _storm(server, agents)
     finally:
         for task in tasks:
@@ -125,16 +129,21 @@ async def _measure(agents: int, seconds: int) -> list[Figure]:
     ]
 
 
-def _client(number: int, port: int, chance: random.Random) -> HubClient:
-    settings = AgentSettings(node_name=f"node-{number:05d}", hub=f"127.0.0.1:{port}", plaintext=True)
+def _name(number: int) -> str:
+    return f"node-{number:05d}"
+
+
+def _client(number: int, port: int, chance: random.Random, tls: Path) -> HubClient:
+    settings = AgentSettings(node_name=_name(number), hub=f"localhost:{port}", tls_dir=str(tls))
     # Without a pool of its own, gRPC would carry all channels of this process over one connection.
-    options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+    options: list[tuple[str, Any]] = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_retries", 0)]
+    options.append(("grpc.ssl_target_name_override", "localhost"))
     return HubClient(
         settings,
         boot_id="b",
         version="bench",
         chance=chance.random,
-        channel=lambda: grpc.aio.insecure_channel(settings.hub, options=options),
+        channel=lambda: grpc.aio.secure_channel(f"127.0.0.1:{port}", credentials(str(tls)), options=options),
     )
 
 

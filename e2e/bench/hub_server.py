@@ -1,4 +1,4 @@
-"""The hub alone in a process, for its benchmark: `python -m e2e.bench.hub_server PORT`; says when it listens.
+"""The hub alone in a process, for its benchmark: `python -m e2e.bench.hub_server PORT TLS_DIR`; says when it listens.
 
 Each line on standard input is answered with what it knows, as JSON.
 """
@@ -16,14 +16,14 @@ from topology.hub import Hub, listening
 from topology.hub_state import HubState
 
 
-async def main(port: int) -> None:
+async def main(port: int, tls_dir: str) -> None:
     """Until standard input ends."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     state = HubState()
-    hub = Hub(state, bound=False)
+    hub = Hub(state)
     loop = asyncio.get_running_loop()
-    async with listening(hub, "127.0.0.1", port, "") as taken:
+    async with listening(hub, "127.0.0.1", port, tls_dir) as taken:
         print(taken, flush=True)
         while await loop.run_in_executor(None, sys.stdin.readline):
             ages = {freshness.value: count for freshness, count in state.count(monotonic_s()).items()}
@@ -32,4 +32,4 @@ async def main(port: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(int(sys.argv[1])))
+    asyncio.run(main(int(sys.argv[1]), sys.argv[2]))

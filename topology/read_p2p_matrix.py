@@ -77,7 +77,7 @@ def read_p2p_matrix(text: str, _name: str = "") -> Readout:
         if row is None or matrix.note:
             matrix = matrix if tokens[0] != "SUM" else None
             continue
-        cells = [number(token) for token in tokens[1:]]
+        cells = [0.0 if word == "N/A" else number(word) for word in tokens[1:]]
         if len(cells) < matrix.columns or None in cells[: matrix.columns]:
             warnings.add(at, f"a row that is cut or damaged was left out: {shown(line)}")
             continue

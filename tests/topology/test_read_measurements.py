@@ -195,3 +195,19 @@ def test_what_measures_nothing_is_refused_in_one_sentence(text: str, sentence: s
     with pytest.raises(BadInput, match=sentence) as refused:
         read_measurements(text)
     assert "\n" not in str(refused.value)
+
+
+def test_nvbandwidth_between_gpus() -> None:
+    text = (
+        "Running device_to_device_memcpy_read_ce.\n"
+        "memcpy CE GPU(row) <- GPU(column) bandwidth (GB/s)\n           0         1\n 0       N/A    276.07\n"
+        " 1    276.36       N/A\n\nSUM device_to_device_memcpy_read_ce 552.43\n\n"
+        "memcpy CE GPU(row) <-> GPU(column) bandwidth (GB/s)\n           0         1\n 0       N/A    500.00\n"
+    )
+    read = read_measurements(text)
+    assert [(p.a.gpu, p.b.gpu, p.bytes_per_us, p.direction) for p in read.pairs] == [
+        (1, 0, 276_070.0, Direction.ONE_WAY),  # the row reads from the column
+        (0, 1, 276_360.0, Direction.ONE_WAY),
+        (0, 1, 500_000.0, Direction.BOTH_WAYS),
+    ]
+    assert not read.warnings

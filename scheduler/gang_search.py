@@ -27,6 +27,11 @@ from topology.snapshot import Snapshot, room_for
 Places = Mapping[str, Sequence[NDArray[np.int64]]]  # by phase, the nodes of each partner
 REGION_BUDGET = 4
 """Placements tried in one region of a large cluster, beyond one for every pod."""
+WHOLE_BUDGET = 1_500
+"""Placements tried for the best plan where all nodes with room are looked at, before asking whether there is any."""
+PATIENCE = 300
+"""The same where those are more than a few, and in a region with `pairing: nearest` while there is no plan; beyond one
+for every pod."""
 FEW_NODES = 16
 """Up to so many nodes a plan is improved for as long as the policy allows; on n times as many for 1 of n x n x n, since
 more nodes have more good plans and each step costs more."""
@@ -69,12 +74,17 @@ class GangSearch:
             return Found(places=(), expanded=0, complete=True)
         budget, spent, best, cost = self._policy.search_budget, 0, None, np.inf
         self._cards = self._card_room(range(len(self._items)), np.arange(len(self._free)))
-        wanted = [self._wanted(index) for index in range(len(self._items))]
+        wanted, pods = [self._wanted(i) for i in range(len(self._items))], sum(item.count for item in self._items)
         for region in regions(self._snapshot.table, self._free, self._gpus, wanted, self._near()):
             allowed, improve = budget - spent, self._policy.improve_budget
             if not region.whole:
-                allowed = min(allowed, REGION_BUDGET + sum(item.count for item in self._items))
+                # Only here is `nearest` searched for as such; without a plan so far that is worth more steps.
+                more = PATIENCE if self._bound.nearest and best is None else REGION_BUDGET
+                allowed = min(allowed, more + pods)
             else:
+                if not self._bound.nearest:  # the search that only asks whether it fits proves a "no" faster
+                    most = WHOLE_BUDGET if len(region.nodes) <= FEW_NODES else PATIENCE + pods
+                    allowed = min(allowed // 2 + 1, most)
                 improve = int(improve * min(1.0, FEW_NODES / max(1, len(region.nodes))) ** 3)
             joint = self._joint(region.nodes, allowed, improve)
             joint.run(cost)

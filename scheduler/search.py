@@ -22,6 +22,11 @@ from topology.isochrone_sets import near_all
 from topology.labels import DECODE, PREFILL
 from topology.snapshot import Amount2D, Mask, Snapshot, room_for
 
+_MOST_KINDS = 2_048
+_ROUNDS = 8
+_SHALLOW = 3
+"""Placements after which what is still possible is counted anew: the first few decide about domains."""
+
 
 @dataclass(frozen=True, slots=True)
 class Item:
@@ -85,14 +90,45 @@ class Search:
         self._places: list[list[int]] = [[] for _ in items]
         self._banned: list[set[int]] = [set() for _ in items]
         self._same = self._signatures()
+        self._within: NDArray[np.bool_] | None = None  # by kinds of nodes, made when first needed
 
     def run(self) -> Found:
         """Search to the end, the first solution, or the budget."""
+        self._rule_out(0)
         solved = self._enough_room(0) and self._place(0)
         complete = self._budget.spent <= self._budget.limit
         places = tuple(tuple(p) for p in self._places) if solved else None
         expanded = min(self._budget.spent, self._budget.limit)
         return Found(places=places, expanded=expanded, complete=complete or solved)
+
+    def _rule_out(self, depth: int) -> None:
+        """Leave to each phase only nodes around which the other phase has room, until nothing changes any more.
+
+        Around every place of a pod all pods of the other phase must fit. Counting that by kinds of nodes proves most
+        gangs impossible without trying a place. Where nearly every node is a kind of its own counting costs too much.
+        """
+        reach, everywhere = self._table.reach, np.arange(len(self._table))
+        if not len(everywhere) or len(reach.first) > _MOST_KINDS:
+            return
+        if self._within is None:
+            kinds = range(len(reach.first))
+            self._within = np.array([reach.kind_row_us(k, self._size) <= self._bound_us for k in kinds])
+        within = self._within
+        slots = [
+            (self._items[i], count, np.where(self._items[i].accepts, self._slots(i, everywhere), 0))
+            for i, count in self._remaining(depth)
+        ]
+        twins, inside = np.diagonal(within)[reach.kind], reach.self_us(self._size) <= self._bound_us
+        for _ in range(_ROUNDS):
+            before = [int(mask.sum()) for mask in self._allowed.values()]
+            for item, count, room in slots:
+                mine = np.where(self._allowed[item.phase], room, 0)
+                per_kind = np.bincount(reach.kind, weights=mine, minlength=len(reach.first))
+                around = (within @ per_kind)[reach.kind] + mine * (inside.astype(np.int64) - twins)
+                other = DECODE if item.phase == PREFILL else PREFILL
+                self._allowed[other] = self._allowed[other] & (around >= count)
+            if before == [int(mask.sum()) for mask in self._allowed.values()]:
+                return
 
     def _place(self, depth: int) -> bool:
         if depth == len(self._queue):
@@ -109,16 +145,18 @@ class Search:
             token = self._cards.put(item_index, node) if self._cards is not None else None
             if self._cards is not None and token is None:
                 continue
-            before = self._allowed[other]
+            before = self._allowed.copy()
             self._free[node] -= item.need
-            self._allowed[other] = before & (self._table.reach.row_us(node, self._size) <= self._bound_us)
+            self._allowed[other] = before[other] & (self._table.reach.row_us(node, self._size) <= self._bound_us)
             self._placed[item.phase].append(node)
             self._places[item_index].append(node)
+            if depth < _SHALLOW:
+                self._rule_out(depth + 1)
             if self._enough_room(depth + 1) and self._place(depth + 1):
                 return True
             self._places[item_index].pop()
             self._placed[item.phase].pop()
-            self._allowed[other] = before
+            self._allowed = before
             self._free[node] += item.need
             if self._cards is not None and token is not None:
                 self._cards.back(node, token)
@@ -138,17 +176,23 @@ class Search:
         return slots if self._cards is None else np.minimum(slots, self._cards.slots[index, nodes])
 
     def _enough_room(self, depth: int) -> bool:
-        """A necessary condition: each kind of pod alone, and all GPUs together, fit into what is allowed."""
+        """A necessary condition: each kind of pod alone fits into what is allowed, and so do all their GPUs, and all of
+        them if every pod were as small as the smallest."""
         union = np.zeros(len(self._table), dtype=bool)
-        gpus = 0
-        for index, count in self._remaining(depth):
+        gpus, remaining = 0, self._remaining(depth)
+        for index, count in remaining:
             item = self._items[index]
             mask = self._allowed[item.phase] & item.accepts
             if not mask.any() or int(self._slots(index, np.flatnonzero(mask)).sum()) < count:
                 return False
             union |= mask
             gpus += int(item.need[self._gpu]) * count if len(item.need) else 0
-        return gpus == 0 or int(np.maximum(self._free[union, self._gpu], 0).sum()) >= gpus
+        if gpus and int(np.maximum(self._free[union, self._gpu], 0).sum()) < gpus:
+            return False
+        if len(remaining) < 2:
+            return True
+        smallest = np.min([self._items[index].need for index, _ in remaining], axis=0)
+        return int(room_for(self._free[union], smallest).sum()) >= sum(count for _, count in remaining)
 
     def _candidates(self, depth: int, item: Item) -> Iterator[int]:
         mask = self._allowed[item.phase] & item.accepts

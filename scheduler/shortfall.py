@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.card_room import room_together
-from scheduler.decision import Decision, PairReach, Shortfall
+from scheduler.decision import Decision, PairReach, Shortfall, decision_id
 from scheduler.judge import Judged, Need, decision_of, has_room, judge
 from scheduler.memory_policy import CardNeed
 from scheduler.partners import Named, other_phase, partner_of, reach_to
@@ -93,16 +93,18 @@ def held_decisions(
 ) -> dict[str, Decision]:
     """A decision per member of a gang that has no plan: no node is eligible, and each says why."""
     room, partners = _room(gang, snapshot, needs), _named(gang, snapshot)
-    judged: dict[tuple[Kind, tuple[str, ...]], Judged] = {}
+    told: dict[tuple[Kind, tuple[str, ...]], Decision] = {}
     decisions = {}
     for member in sorted(gang.members, key=lambda m: (m.phase, m.name, m.uid)):
         need, phase = needs[member.uid], member.phase
         kind = _kind(member, need)
-        if (known := judged.get((kind, need.missing))) is None:
+        if (same := told.get((kind, need.missing))) is None:
             others = room.of[other_phase(phase)]
             reach = _reach_to_others(snapshot, phase, gang.bound, others, room.both[kind], partners)
-            known = judged[kind, need.missing] = _judge_held(snapshot, need, reach, gang.bound, policy)
-        decisions[member.uid] = decision_of(snapshot, member, need, known, gang.bound, partners[other_phase(phase)])
+            judged = _judge_held(snapshot, need, reach, gang.bound, policy)
+            same = decision_of(snapshot, member, need, judged, gang.bound, partners[other_phase(phase)])
+            told[kind, need.missing] = same
+        decisions[member.uid] = replace(same, id=decision_id(member.uid, snapshot.id), request=member)
     return decisions
 
 

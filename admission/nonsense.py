@@ -54,7 +54,7 @@ def nonsense(pod: Pod) -> tuple[BadInput, ...]:
     if not any(key.startswith(labels.PREFIX) for key in (*given, *notes)):
         return ()
     _, wrong = read_settings(notes, asks=True)
-    return (*wrong_labels(pod), *wrong, *_above_size(pod))
+    return (*wrong_labels(pod), *wrong, *above_role_size(pod))
 
 
 def wrong_labels(pod: Pod) -> Iterator[BadInput]:
@@ -98,7 +98,8 @@ def above_size(pod: Pod, size: int) -> Iterator[BadInput]:
         yield BadInput(key, str(minimum), f"use at most {size}, the number of {phase} pods that there will be")
 
 
-def _above_size(pod: Pod) -> Iterator[BadInput]:
+def above_role_size(pod: Pod) -> Iterator[BadInput]:
+    """The same, where the pod itself says how many pods its role has."""
     for key in _ROLE_SIZES:
         text = pod.metadata.annotation(key)
         if text.isascii() and text.isdigit() and 0 < len(text) < 7 and int(text) > 0:

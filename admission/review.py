@@ -17,7 +17,7 @@ import msgspec
 from admission import json_patch
 from admission.nonsense import Owner, above_size, nonsense
 from admission.signals import BUILT_IN, Rules
-from admission.tagging import Entry, Tagging, asks_by_label, sentence, tag
+from admission.tagging import Entry, Tagging, sentence, tag
 from topology.bad_input import BadInput
 from topology.objects import Pod
 
@@ -135,12 +135,8 @@ def answer(request: Request, entry: Entry, rules: Rules = BUILT_IN) -> Reply:
 
 
 def judged(request: Request) -> Reply:
-    """The validating part: refuses nonsense in our labels and annotations, and says what an owner can never fulfil."""
+    """The validating part: refuses an owner whose template nobody could mean, and says what it can never fulfil."""
     try:
-        if request.creates_pod:
-            created = _POD.decode(request.object)
-            # A pod that was merely recognised, and carries our labels since, was warned already.
-            return _verdict(request.uid, nonsense(created) if asks_by_label(created) else (), ())
         if request.creates_owner:
             owner = _OWNER.decode(request.object)
             pod, replicas = owner.template, 1 if owner.spec.replicas is None else owner.spec.replicas

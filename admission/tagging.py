@@ -24,7 +24,7 @@ from admission import json_patch
 from admission.existing_group import ExistingGroup, existing_group
 from admission.gang import podgroup_name
 from admission.json_patch import Add, Operation
-from admission.nonsense import unknown_keys, wrong_labels
+from admission.nonsense import above_role_size, unknown_keys, wrong_labels
 from admission.pod_settings import Mode, PodSettings, read_settings
 from admission.readings import readings_of
 from admission.signals import BUILT_IN, Confidence, Phase, PhaseReading, Rules
@@ -74,7 +74,7 @@ def tag(pod: Pod, namespace: str, entry: Entry, rules: Rules = BUILT_IN) -> Tagg
     read = readings_of(pod, rules)
     reading, gang = read.phase, read.gang
     if asks and (own or reading.phase):
-        wrong = (*wrong_labels(pod), *wrong, *_wrong_gpus(pod))
+        wrong = (*wrong_labels(pod), *wrong, *above_role_size(pod), *_wrong_gpus(pod))
         if wrong:
             return Tagging(namespace, denied=" ".join(sentence(error) for error in wrong))
     if reading.phase is None:

@@ -88,7 +88,7 @@ def test_the_same_probes_see_what_is_ours(isochrone: Isochrone, cluster: Cluster
     for item in pair(gpus=1):
         cluster.create(item, namespace)
     bound_after(cluster, namespace, 2)
-    assert reviews(isochrone) == shown + 2
+    assert reviews(isochrone) == shown + 4, "two owners to be judged and two pods to be tagged, each once"
     seconds_until(cluster, lambda: calls(isochrone) >= asked + 2, 5, "allocateFunc for each of the two pods")
     made = {(verb, what) for _, verb, what in our_writes(cluster.audit_events(), namespace)}
     assert {("patch", "pods/status"), ("patch", "pods")} <= made

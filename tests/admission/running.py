@@ -25,13 +25,13 @@ LOOPBACK = HostPort("127.0.0.1", 0)
 OURS = {"isochrone.dev/phase": "decode", "isochrone.dev/gang": "chat"}
 
 
-def review_of(pod: Any) -> bytes:
+def review_of(content: Any, group: str = "", plural: str = "pods") -> bytes:
     request = {
         "uid": "u1",
-        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "resource": {"group": group, "version": "v1", "resource": plural},
         "operation": "CREATE",
         "namespace": "team-a",
-        "object": pod,
+        "object": content,
     }
     return msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
 

@@ -9,6 +9,7 @@ import pytest
 
 from admission import review
 from admission.nonsense import nonsense
+from admission.tagging import Entry
 from tests.admission.pods import decoded, raw_pod
 
 OURS = {"isochrone.dev/phase": "decode", "isochrone.dev/gang": "chat"}
@@ -68,18 +69,37 @@ def judged(resource: str, content: Any, operation: str = "CREATE", group: str = 
     return answer
 
 
-def test_pods_are_refused_and_never_patched() -> None:
-    assert judged("pods", raw_pod(OURS)) == {"uid": "u", "allowed": True}
-    refused = judged("pods", raw_pod({**OURS, "isochrone.dev/phase": "decod"}))
+def tagged(content: Any) -> dict[str, Any]:
+    request = {
+        "uid": "u",
+        "operation": "CREATE",
+        "resource": {"group": "", "version": "v1", "resource": "pods"},
+        "object": content,
+    }
+    body = msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
+    answer = msgspec.json.decode(review.answer(review.decode(body), Entry.LABELLED).body)["response"]
+    assert isinstance(answer, dict)
+    return answer
+
+
+def test_pods_are_refused_where_they_are_tagged() -> None:
+    assert tagged(raw_pod(OURS))["allowed"]
     message = 'isochrone.dev/phase is \'decod\'; use "prefill" or "decode". Did you mean "decode"?'
-    assert refused == {"uid": "u", "allowed": False, "status": {"message": message, "code": 400}}
-    assert judged("pods", raw_pod({"isochrone.dev/phase": "x"}), "UPDATE")["allowed"]
+    refused = {"uid": "u", "allowed": False, "status": {"message": message, "code": 400}}
+    assert tagged(raw_pod({**OURS, "isochrone.dev/phase": "decod"})) == refused
+    notes = {"isochrone.dev/min-decode": "5", "rbg.workloads.x-k8s.io/role-size": "4"}
+    assert "use at most 4" in tagged(raw_pod(OURS, notes))["status"]["message"]
+
+
+def test_pods_are_not_judged_a_second_time() -> None:
+    wrong = raw_pod({**OURS, "isochrone.dev/phase": "decod"})
+    assert judged("pods", wrong) == {"uid": "u", "allowed": True}
     assert judged("pods", {"metadata": []})["allowed"]
 
 
 def test_a_pod_that_was_merely_recognised_is_not_refused_afterwards() -> None:
     notes = {"isochrone.dev/signal": "phase: Kthena role decode; gang: Kthena group a", "isochrone.dev/reach": "soon"}
-    assert judged("pods", raw_pod(OURS, notes))["allowed"]
+    assert tagged(raw_pod(OURS, notes))["allowed"]
 
 
 def test_owners_hear_of_their_templates() -> None:

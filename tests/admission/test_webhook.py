@@ -165,8 +165,9 @@ async def test_the_rule_file_decides_and_a_bad_one_is_shown(tmp_path: Path) -> N
         assert "isochrone_rules_accepted 0.0" in (await up.health("/metrics"))[1]
 
 
-async def test_nonsense_is_refused_on_its_own_path(server: Running) -> None:
-    status, answer = await server.post("/validate", review_of(raw_pod({**OURS, "isochrone.dev/phase": "decod"})))
+async def test_nonsense_in_an_owners_template_is_refused_on_its_own_path(server: Running) -> None:
+    owner = {"metadata": {"name": "chat"}, "spec": {"template": raw_pod({**OURS, "isochrone.dev/phase": "decod"})}}
+    status, answer = await server.post("/validate", review_of(owner, "apps", "deployments"))
     assert status == 200
     assert isinstance(answer, dict)
     assert answer["response"]["allowed"] is False

@@ -226,18 +226,14 @@ def test_in_enabled_namespaces_only_gpu_pods_come() -> None:
         assert part in conditions["asks-for-gpu"]
 
 
-def test_the_validating_part_can_stop_only_labelled_pods_and_is_no_condition_for_anything() -> None:
+def test_the_validating_part_is_shown_owners_alone_and_is_no_condition_for_anything() -> None:
     (configuration,) = of_kind("ValidatingWebhookConfiguration", installed())
-    hooks = {each["name"]: each for each in configuration["webhooks"]}
-    assert list(hooks) == ["phase.isochrone.dev", "gang.isochrone.dev", "owner.isochrone.dev"]
-    for hook in hooks.values():
-        assert (hook["failurePolicy"], hook["sideEffects"], hook["timeoutSeconds"]) == ("Ignore", "None", 3)
-        assert hook["clientConfig"]["service"]["path"] == "/validate"
-        assert [rule["operations"] for rule in hook["rules"]] == [["CREATE"]]
-    for labels in ({}, {PHASE: "decode"}, {GANG: "chat"}, {PHASE: "decode", GANG: "chat"}):
-        pods = [hook for hook in hooks.values() if "objectSelector" in hook]
-        asked = [hook for hook in pods if selects(expressions(hook, "objectSelector"), labels)]
-        assert len(asked) == (1 if labels else 0)
+    (hook,) = configuration["webhooks"]
+    assert hook["name"] == "owner.isochrone.dev"
+    assert (hook["failurePolicy"], hook["sideEffects"], hook["timeoutSeconds"]) == ("Ignore", "None", 3)
+    assert hook["clientConfig"]["service"]["path"] == "/validate"
+    (rule,) = hook["rules"]
+    assert (rule["operations"], rule["resources"]) == (["CREATE"], ["deployments", "statefulsets"])
 
 
 def test_what_we_wrote_is_protected_from_everybody_but_us() -> None:
@@ -245,6 +241,8 @@ def test_what_we_wrote_is_protected_from_everybody_but_us() -> None:
     assert policy["failurePolicy"] == "Ignore"
     (rule,) = policy["matchConstraints"]["resourceRules"]
     assert (rule["operations"], rule["resources"]) == (["UPDATE"], ["pods", "pods/status"])
+    # Pods of others are let by before any expression is evaluated.
+    assert policy["matchConstraints"]["objectSelector"]["matchExpressions"] == [{"key": PHASE, "operator": "Exists"}]
     exempt = policy["matchConditions"][0]["expression"]
     assert "system:serviceaccount:isochrone-system:isochrone-controller" in exempt
     for key in (DECISION, PLACEMENT, SIGNAL, CONFLICT):

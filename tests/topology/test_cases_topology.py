@@ -8,6 +8,7 @@ import pytest
 
 from tests.scheduler.case_files import of_kind
 from tests.topology.test_readers import links
+from topology.cluster_state import ClusterState
 from topology.domains import chain_of
 from topology.facts import Distance, Gpu, GpuPair, Nic, NodeFacts, NodeState, NvLink, NvmlState, Remote
 from topology.formats import read
@@ -76,9 +77,15 @@ def test_a_case_of_facts(case: dict[str, Any]) -> None:
 @pytest.mark.parametrize("case", of_kind("topology-relist"))
 def test_a_case_of_lists(case: dict[str, Any]) -> None:
     given, expect = case["input"], case["expect"]
+    state, before = ClusterState(), dict[str, Node]()
     for listed, hosts, said in zip(given["listed"], expect["hosts"], expect["links"], strict=True):
         nodes = [Node(metadata=Metadata(name=name, labels={LEAF: given["leaf"]})) for name in listed]
         topology = of_cluster(nodes)
         assert [host.name for host in topology.of_kind(PartKind.HOST)] == hosts
         assert {link for link in links(topology) if link.endswith("hop")} == set(said)
         assert domain_chains(topology) == {node.metadata.name: chain_of(node, {}) for node in nodes}
+        # What scoring looks at, from the differences that an informer makes of a list.
+        now = {node.metadata.name: node for node in nodes}
+        state.apply_nodes([(before.get(name), now.get(name)) for name in sorted(before.keys() | now.keys())])
+        before = now
+        assert [node.metadata.name for node in state.table().nodes] == hosts

@@ -83,6 +83,8 @@ _WORDS: Final = {
     "decoder": Says.DECODE,
     "both": Says.MIXED,
     "mixed": Says.MIXED,
+    "mix": Says.MIXED,
+    "hybrid": Says.MIXED,
     "aggregated": Says.MIXED,
     "prefill-decode": Says.MIXED,
     "prefill-and-decode": Says.MIXED,

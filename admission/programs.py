@@ -131,7 +131,8 @@ def program_of(
         return Program(engine, other, bool(engine) and _complete(commands, flags))
     engine, other = _of_image(image)
     # Without a command of its own the image's entry point reads the arguments.
-    return Program(engine, other, bool(engine) and not has_command and _complete(commands, flags))
+    seen = bool(commands) and not has_command
+    return Program(engine, other, bool(engine) and seen and _complete(commands, flags))
 
 
 def _complete(commands: Sequence[Sequence[str]], flags: Mapping[str, tuple[str, ...]]) -> bool:
@@ -160,7 +161,7 @@ def _names(commands: Sequence[Sequence[str]]) -> Iterator[tuple[str, bool]]:
                 first = (
                     not position or before in _STARTERS or ("=" in before and before[0] != "-") or base.endswith(".py")
                 )
-                yield (f"{base} {after}" if after.isalpha() else base), first
+                yield (f"{base} {after}" if after.replace("_", "").isalpha() else base), first
 
 
 def _engine(name: str) -> str:

@@ -45,8 +45,16 @@ def _role_parts(role: Raw, shared: dict[str, Raw]) -> Iterator[tuple[str, Raw, i
     if leader_worker or older:
         base = _source(leader_worker or role, shared)
         size = count((leader_worker or older).get("size"))
-        leader = leader_worker.get("leaderTemplatePatch") or older.get("patchLeaderTemplate")
-        worker = leader_worker.get("workerTemplatePatch") or older.get("patchWorkerTemplate")
+        leader = (
+            leader_worker.get("leaderTemplatePatch")
+            or leader_worker.get("leaderPatch")
+            or older.get("patchLeaderTemplate")
+        )
+        worker = (
+            leader_worker.get("workerTemplatePatch")
+            or leader_worker.get("workerPatch")
+            or older.get("patchWorkerTemplate")
+        )
         yield "leader", _merged(base, mapping(leader)), 1
         if size > 1:
             yield "worker", _merged(base, mapping(worker)), size - 1

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from admission.command_line import EngineCall
-from admission.engine_arguments import role_argument
+from admission.engine_arguments import role_argument, vllm
 from admission.evidence import Finding, Says, plain_phase
 from admission.programs import DYNAMO
 from admission.role_labels import may_serve, serves_language_models, stands_beside_engines, wants_gpu
@@ -98,7 +98,8 @@ def hints(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
             yield Finding(Says.OPEN, found[0].text)  # video, too, is decoded on GPUs
             return
         if found:
-            yield from found if telling else [Finding(Says.OPEN, finding.text) for finding in found]
+            tells = telling and not (where == "owner" and _plainly_aggregated(pod, calls))
+            yield from found if tells else [Finding(Says.OPEN, finding.text) for finding in found]
             return
 
 
@@ -108,6 +109,13 @@ def aggregated(_pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
         if call.program.engine and call.program.readable:
             yield Finding(Says.AGGREGATED, f"{call.program.engine} without disaggregation")
             return
+
+
+def _plainly_aggregated(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:
+    """Its whole command line was seen and hands no KV to anybody: then the name of its owner is just a name."""
+    if any(finding.says is Says.OPEN for finding in vllm(pod, calls)):
+        return False
+    return any(call.program.readable for call in calls)
 
 
 def _settings(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:

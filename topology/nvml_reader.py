@@ -74,6 +74,7 @@ class NvmlReader:
             return NvmlReading(state=NvmlState.OK, skipped="the MIG layout is being changed")
         except NvmlGone as gone:
             self._events = None
+            self._xids.clear()  # whatever comes back was started anew
             self.session.lost(gone.code)
             return NvmlReading(state=NvmlState.LOST, problem=self.session.problem)
 
@@ -111,6 +112,9 @@ class NvmlReader:
         if count and not found and not gone:
             raise NvmlGone(last_code)
         self._take_events(nvml, found, now_s)
+        for uuid in found:
+            if (before := self._known.get(uuid)) is not None and before.health is Health.LOST:
+                self._xids.pop(uuid, None)  # it was reset
         gpus = [self._judged(gpu) for gpu, _ in found.values()]
         lost = [_lost(gpu) for uuid, gpu in self._known.items() if uuid not in found]
         self._known = {gpu.uuid: gpu for gpu in (*gpus, *lost)}

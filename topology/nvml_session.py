@@ -47,6 +47,9 @@ _REASONS: Final = {
 }
 
 
+_ODD: Final[set[str]] = set()  # functions whose odd answers were told of
+
+
 def reason(code: int) -> str:
     """NVML's return code in a word."""
     return _REASONS.get(code, f"nvml_{code}")
@@ -195,7 +198,10 @@ class Asker:
             if error.value == UNINITIALIZED:
                 raise NvmlGone(error.value) from None
             return int(error.value), None
-        except UnicodeDecodeError:
+        except Exception:  # whatever the bindings make of an odd answer costs this field only
+            if str(function) not in _ODD:
+                _ODD.add(str(function))
+                log.exception("NVML, %s", function)
             return UNKNOWN, None
         self.answered += 1
         return 0, found

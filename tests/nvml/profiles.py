@@ -302,7 +302,7 @@ MACHINES: dict[str, Callable[[], Machine]] = {
 def write_nvml(machine: Machine, folder: Path) -> Path:
     """The file that the test library reads; replaced as a whole, so that it may be read at any moment."""
     path, aside = folder / "nvml", folder / "nvml.new"
-    aside.write_text("".join(f"{key}={value}\n" for key, value in machine.nvml.items()))
+    aside.write_bytes("".join(f"{key}={value}\n" for key, value in machine.nvml.items()).encode("latin-1"))
     aside.replace(path)
     return path
 

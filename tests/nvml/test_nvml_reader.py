@@ -368,6 +368,21 @@ def test_xids_are_counted_and_those_of_the_gpu_itself_make_it_unfit(nvml: NvmlPr
         assert by_index[5].health_why == "the driver reported Xid 79"
         again = {gpu.index: gpu for gpu in own.look().gpus}
         assert again[5] == by_index[5]
+        profiles.lose(machine, 5)
+        lost = {gpu.index: gpu for gpu in own.look(machine).gpus}[5]
+        assert (lost.health, [xid.code for xid in lost.xids]) == (f.Health.LOST, [79])
+        del machine.nvml["error.gpu.5"]
+        back = {gpu.index: gpu for gpu in own.look(machine).gpus}[5]  # after a reset
+        assert (back.health, back.xids) == (f.Health.HEALTHY, ())
+
+
+def test_c104_an_answer_that_the_bindings_cannot_read_costs_its_field_only(nvml: NvmlProcess) -> None:
+    machine = profiles.l40s_pcie()
+    machine.nvml["gpu.1.name"] = "NVIDIA \xff"
+    seen = nvml.look(machine, fresh=True)
+    odd = next(gpu for gpu in seen.gpus if gpu.index == 1)
+    assert (odd.name, dict(odd.refused)["name"], odd.architecture) == (None, "unknown", "ada")
+    assert len(seen.gpus) == 4
 
 
 def test_c098_every_call_fails_then_nvml_is_lost_and_comes_back(nvml: NvmlProcess) -> None:

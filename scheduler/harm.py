@@ -1,8 +1,7 @@
 """What placing a pod does to the room that remains: every node at once, in named losses, each in GPUs.
 
 Rules of this file. (1) A loss is the value after minus the value before; below zero the placement mends something.
-(2) Where a pod shares a GPU, every GPU of a node that has room is a row of its own; else a node has one row. (3) Nodes
-in the same state are looked at once.
+(2) Where a pod shares a GPU, every GPU of a node that has room is a row of its own; else a node has one row.
 
 `remainder`: GPU left over minus what it is worth to the mix (topology/remainder.py). `fragmentation`: the FGD measure
 (topology/fragmentation.py). `balance`: GPUs that no CPU is left for, and CPU that no GPU is left for, at the CPU that
@@ -11,7 +10,8 @@ the mix asks for with one GPU. `scarcity`: GPUs of a model that others cannot do
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +28,6 @@ IDLE_CPU_SLACK = 1.04
 Chosen with the weights, on openb orders of arrival other than those reported."""
 
 CORE_MILLI = 1000
-
-_SEED = np.uint64(0x9E3779B97F4A7C15)  # an odd constant without pattern (the golden ratio in 64 bits)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,38 +54,22 @@ def harm(room: Room, pod: PodShape, mix: Mix, model_gpus: NDArray[np.int64] | No
     `model_gpus` (models,): how many GPUs of each model the cluster has; without it no model is scarce. CPU and memory
     are the caller's to check: a node is taken as one that fits.
     """
-    first, same = _states(room)
-    some = room.take(first)
-    found = [_on_cards(some, rows, card_mib, pod, mix) for card_mib, rows in by_card(some)]
-    node = np.concatenate([f.node for f in found]) if found else np.zeros(0, dtype=np.int64)
-    parts = [
-        np.concatenate([getattr(f, name) for f in found]) if found else np.zeros(0)
-        for name in ("card_left", "remainder", "fragmentation", "balance", "gpus_left", "cores_left")
-    ]
-    # From states back to nodes: every node takes over the rows of its state.
-    order = np.argsort(node, kind="stable")
-    starts = np.searchsorted(node[order], np.arange(len(first) + 1))
-    count = np.diff(starts)[same]
-    rows = order[np.repeat(starts[:-1][same] - (np.cumsum(count) - count), count) + np.arange(int(count.sum()))]
-    of = np.repeat(np.arange(len(room)), count)
-    card_left, remainder, fragmentation, balance, gpus_left, cores_left = (part[rows] for part in parts)
-    wanted = np.zeros(len(rows))
-    if pod.gpus and model_gpus is not None and len(model_gpus):
-        share = np.array([pod.share_of(int(size)) for size in room.card_mib]) if pod.card_mib else pod.milli
-        wanted = (mix.scarcity(room.models, model_gpus)[room.model] * pod.gpus * share / WHOLE_MILLI)[of]
-    return Harm(of, card_left.astype(np.int64), remainder, fragmentation, balance, wanted, gpus_left, cores_left)
-
-
-def _states(room: Room) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """One node of every state, (S,), and the state of every node, (N,)."""
-    cards = np.sort(room.gpu_milli, axis=1)
-    rows = np.column_stack([room.cpu_milli, room.model, room.card_mib, cards]).astype(np.uint64)
-    mixed = np.zeros(len(room), dtype=np.uint64)
-    for column in rows.T:  # a polynomial hash over 64 bits: two states share a number once in 10^13 calls
-        mixed = (mixed ^ column) * _SEED
-        mixed ^= mixed >> np.uint64(29)
-    _, first, same = np.unique(mixed, return_index=True, return_inverse=True)
-    return first.astype(np.int64), same.reshape(-1).astype(np.int64)
+    found = [_on_cards(room, rows, card_mib, pod, mix) for card_mib, rows in by_card(room)]
+    if len(found) == 1:
+        rows = found[0]
+    else:
+        none = np.zeros(0, dtype=np.int64)
+        of: dict[str, Any] = {
+            f.name: np.concatenate([none, *(getattr(h, f.name) for h in found)]) for f in fields(Harm)
+        }
+        for name in ("node", "card_left"):
+            of[name] = of[name].astype(np.int64)
+        rows = Harm(**of)
+    if not pod.gpus or model_gpus is None or not len(model_gpus):
+        return rows
+    share = np.array([pod.share_of(int(size)) for size in room.card_mib]) if pod.card_mib else pod.milli
+    wanted = mix.scarcity(room.models, model_gpus)[room.model] * pod.gpus * share / WHOLE_MILLI
+    return replace(rows, scarcity=wanted[rows.node])
 
 
 def _on_cards(room: Room, rows: NDArray[np.int64], card_mib: int, pod: PodShape, mix: Mix) -> Harm:

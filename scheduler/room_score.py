@@ -1,7 +1,7 @@
 """What the room left is worth in points: the harm of every placement under one block of weights, part by part.
 
-Points are integers in billionths, cut to whole thousandths of a point, except the last step of the order, which is
-smaller than any real difference and makes every node's points distinct.
+Nodes in the same state are looked at once. Points are integers in billionths, cut to whole thousandths of a point,
+except the last step of the order, which is smaller than any real difference and makes every node's points distinct.
 """
 
 from __future__ import annotations
@@ -54,18 +54,22 @@ def room_points(
 ) -> RoomPoints:
     """Points of every node of `room` for one more `pod`; on each, of the GPU that is best for it. `model_gpus` is as in
     `harm`."""
-    rows = harm(room, pod, mix, model_gpus)
+    first, same = room.states()
+    states = room.take(first)
+    rows = harm(states, pod, mix, model_gpus)
     each = max(pod.gpus, 1)
     by_row = {name: _lost(getattr(rows, name) / each, getattr(weights, name)) for name in LOSSES}
-    by_row["packing"] = _packed(rows, room, pod, weights.packing)
+    by_row["packing"] = _packed(rows, states, pod, weights.packing)
     best = _best(rows, np.sum(list(by_row.values()), axis=0))
-    parts = {}
-    for name, points in by_row.items():
-        parts[name] = np.zeros(len(room), dtype=np.int64)
-        parts[name][rows.node[best]] = points[best]
-    card_left = np.full(len(room), -1, dtype=np.int64)
-    card_left[rows.node[best]] = rows.card_left[best]
-    return RoomPoints(parts, card_left)
+    at = rows.node[best]
+    parts = {name: _spread(points[best], at, len(first), 0)[same] for name, points in by_row.items()}
+    return RoomPoints(parts, _spread(rows.card_left[best], at, len(first), -1)[same])
+
+
+def _spread(values: Nano, at: Nano, count: int, other: int) -> Nano:
+    found = np.full(count, other, dtype=np.int64)
+    found[at] = values
+    return found
 
 
 def cut(points: NDArray[np.float64], of: float) -> Nano:

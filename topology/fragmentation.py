@@ -40,6 +40,31 @@ class Room:
         """Some of the nodes, in the order of `rows`; a node may come twice."""
         return Room(self.cpu_milli[rows], self.gpu_milli[rows], self.model[rows], self.models, self.card_mib[rows])
 
+    def states(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """One node of every state, (S,), and the state of every node, (N,). Nodes in one state are alike to any pod;
+        which card has what left does not matter.
+
+        States are told apart by 64 bits: among 5,000 nodes two different ones share a number once in 10^12 calls.
+        """
+        mixed = _CARD_BITS[np.minimum(self.gpu_milli, WHOLE_MILLI) + 1].sum(axis=1, dtype=np.uint64)
+        for column in (self.cpu_milli, self.model, self.card_mib):
+            mixed = _stirred(mixed ^ column.astype(np.uint64))
+        _, first, same = np.unique(mixed, return_index=True, return_inverse=True)
+        return first.astype(np.int64), same.reshape(-1).astype(np.int64)
+
+
+def _stirred(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Every bit of a number spread over all 64 (splitmix64: Steele, Lea and Flood, OOPSLA 2014)."""
+    numbers = numbers + np.uint64(0x9E3779B97F4A7C15)
+    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    stirred: NDArray[np.uint64] = numbers ^ (numbers >> np.uint64(31))
+    return stirred
+
+
+_CARD_BITS = _stirred(np.arange(WHOLE_MILLI + 2, dtype=np.uint64))
+"""Bits for a card with -1 (none) to 1000 milli left."""
+
 
 def fragmented_gpus(room: Room, mix: Mix) -> NDArray[np.float64]:
     """The FGD measure of every node, in GPUs, shape (N,): 0 with nothing left or no pod in the mix."""

@@ -8,16 +8,18 @@ import pytest
 
 from scheduler.explain_words import counts, gap_of
 from scheduler.memory_policy import card_need, card_slots, limits_of, plannable_words, usable_mib
+from scheduler.plan import plan
 from scheduler.policy import Policy
 from scheduler.verdicts import VerdictCode
 from tests.scheduler.card_cases import ask, node_from
 from tests.scheduler.case_files import of_kind
+from tests.scheduler.clusters import gang_from, snapshot_from
 from topology.bad_input import BadInput
 from topology.gpu_amounts import read_count
 from topology.gpu_request import GpuRequest
 from topology.gpu_sets import NodeLinks, best_set
 from topology.labels import DECODE
-from topology.snapshot import snapshot_of
+from topology.snapshot import Assumed, snapshot_of
 from topology.units import parse_quantity
 
 
@@ -90,3 +92,17 @@ def test_a_case_of_quantities(case: dict[str, Any]) -> None:
     expect = case["expect"]
     assert [read(parse_quantity, text) for text in case["input"]] == expect["amounts"]
     assert [read(read_count, text) for text in case["input"]] == expect["gpus"]
+
+
+@pytest.mark.parametrize("case", of_kind("gangs"))
+def test_gangs_one_after_the_other(case: dict[str, Any]) -> None:
+    """Each gang is planned with those before it in place: its nodes, and how its worst pair is joined."""
+    snapshot, expect = snapshot_from(case["input"]), case["expect"]
+    for asked, nodes, path in zip(case["input"]["gangs"], expect["nodes"], expect["paths"], strict=True):
+        members = gang_from({"gang": asked})
+        made = plan(members, snapshot)
+        assert sorted(set(made.places.values())) == nodes
+        assert made.worst is not None
+        assert made.worst.reach.path.startswith(path)
+        by_uid = {m.uid: m for m in members.members}
+        snapshot = snapshot.with_assumed({u: Assumed(n, by_uid[u].amounts) for u, n in made.places.items()})

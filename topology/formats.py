@@ -160,11 +160,14 @@ def text_of(data: bytes) -> str:
         data = _unpacked(data)
     if len(data) > MAX_BYTES:
         raise BadInput("size", f"{len(data)} bytes", f"at most {MAX_BYTES} are read")
+    utf16 = data[:2] in (b"\xff\xfe", b"\xfe\xff")  # what PowerShell writes
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-16" if utf16 else "utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise bad(line, "byte", data[error.start : error.start + 1], "the file must be UTF-8") from None
+        raise bad(
+            line, "byte", data[error.start : error.start + 1], "the file must be UTF-8, or UTF-16 with its mark"
+        ) from None
     if "\0" in text:
         raise bad(text.count("\n", 0, text.index("\0")) + 1, "character", "\0", "the file must be text")
     return text

@@ -209,6 +209,10 @@ def test_a_cut_may_leave_nv1_of_nv18() -> None:
     assert words(read(shorter.encode()))[frozenset(("GPU1", "GPU2"))] == "unknown"
 
 
+def test_what_powershell_writes_is_read() -> None:
+    assert read(SMALL.replace("\n", "\r\n").encode("utf-16")).links == read(SMALL.encode()).links
+
+
 def test_minus_one_is_no_numa_node() -> None:
     assert numa(read(SMALL.replace("0-7\t0", "0-7\t-1").encode())) == [None, 1]
 

@@ -89,6 +89,7 @@ def test_import_says_what_it_holds(
         (b"hello\n", "line 1: format is 'hello'; it must be one of: nvidia-smi topo -m"),
         (b"", "line 1: format is ''; it must be one of:"),
         (b"GPU0\n\xff", "line 2: byte is b'\\xff'; the file must be UTF-8"),
+        (b"\xff\xfeG\0P", "line 1: byte is b'P'; the file must be UTF-8, or UTF-16 with its mark"),
         (b"GPU0\n\0", "line 2: character is '\\x00'; the file must be text"),
         (gzip.compress(b"x" * 100, mtime=0)[:-9], "gzip data is 'cut off'; it must be whole"),
         (gzip.compress(bytes(40_000_000)), "size is '33554433 bytes'; at most 33554432 are read"),

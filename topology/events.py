@@ -17,7 +17,7 @@ import asyncio
 import hashlib
 import logging
 import re
-from collections import Counter, OrderedDict, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -114,9 +114,10 @@ class EventSink:
     ) -> None:
         self._api, self._component, self._busy = api, component, busy
         self._settings = settings or EventSettings()
-        self._urgent: deque[_Waiting] = deque()
-        self._normal: deque[_Waiting] = deque()
-        self._waiting: dict[str, _Waiting] = {}
+        self._urgent: OrderedDict[str, _Waiting] = OrderedDict()  # by name, the oldest first
+        self._normal: OrderedDict[str, _Waiting] = OrderedDict()
+        self._waiting: dict[str, _Waiting] = {}  # both
+        self._names: dict[str, set[str]] = {}  # of those that wait, by the uid that they are about
         self._known: OrderedDict[str, _Known] = OrderedDict()
         self._something = asyncio.Event()
         self._idle = asyncio.Event()
@@ -158,7 +159,8 @@ class EventSink:
         self._remember(name, now_s)
         waiting = _Waiting(name, involved, type_, reason[:_REASON_CHARS], message, now_s, wall_time_s())
         self._waiting[name] = waiting
-        (self._urgent if urgent else self._normal).append(waiting)
+        self._names.setdefault(involved.uid, set()).add(name)
+        (self._urgent if urgent else self._normal)[name] = waiting
         self._idle.clear()
         self._something.set()
 
@@ -167,14 +169,11 @@ class EventSink:
 
         `keep`: a reason that stays true.
         """
-        of_it = [w.name for w in self._waiting.values() if w.involved.uid == uid and w.reason != keep]
-        for name in of_it:
-            waiting = self._waiting.pop(name)
-            for queue in (self._urgent, self._normal):
-                if waiting in queue:
-                    queue.remove(waiting)
-            self._forget_acceptance(name)
-            self.dropped["outdated"] += 1
+        for name in sorted(self._names.get(uid, ())):
+            if self._waiting[name].reason != keep:
+                self._take(name)
+                self._forget_acceptance(name)
+                self.dropped["outdated"] += 1
         if not self._waiting:
             self._something.clear()
             self._idle.set()
@@ -210,11 +209,22 @@ class EventSink:
     def _give_up_one(self) -> bool:
         if not self._normal:
             return False
-        oldest = self._normal.popleft()
-        del self._waiting[oldest.name]
-        self._forget_acceptance(oldest.name)
+        oldest = next(iter(self._normal))
+        self._take(oldest)
+        self._forget_acceptance(oldest)
         self.dropped["queue-full"] += 1
         return True
+
+    def _take(self, name: str) -> _Waiting:
+        """Out of every book in which it waits."""
+        waiting = self._waiting.pop(name)
+        self._urgent.pop(name, None)
+        self._normal.pop(name, None)
+        names = self._names[waiting.involved.uid]
+        names.discard(name)
+        if not names:
+            del self._names[waiting.involved.uid]
+        return waiting
 
     def _remember(self, name: str, now_s: float) -> None:
         known = self._known.setdefault(name, _Known(None))
@@ -234,16 +244,18 @@ class EventSink:
         """The next to write: urgent ones first, others once no decision is under way or they waited long enough."""
         while True:
             if self._urgent:
-                chosen = self._urgent.popleft()
+                name = next(iter(self._urgent))
             elif not self._normal:
                 self._something.clear()
                 return None
-            elif self._busy() and monotonic_s() - self._normal[0].since_s < self._settings.busy_wait_s:
+            elif (
+                self._busy() and monotonic_s() - next(iter(self._normal.values())).since_s < self._settings.busy_wait_s
+            ):
                 await asyncio.sleep(self._settings.busy_poll_s)
                 continue
             else:
-                chosen = self._normal.popleft()
-            del self._waiting[chosen.name]
+                name = next(iter(self._normal))
+            chosen = self._take(name)
             if not self._waiting:
                 self._something.clear()
             return chosen

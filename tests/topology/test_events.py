@@ -227,6 +227,23 @@ async def test_a_full_queue_drops_and_urgent_ones_take_the_place_of_others(serve
     assert server.messages == ["urgent", "normal 1"]
 
 
+async def test_what_is_forgotten_about_an_object_leaves_the_others_in_their_order(server: EventServer) -> None:
+    busy = True
+    async with posting(server, EventSettings(busy_wait_s=60, busy_poll_s=0.002), busy=lambda: busy) as sink:
+        for number in (1, 2, 3):
+            sink.post(pod(number), NORMAL, "Placed", f"placed {number}", key="")
+            sink.post(pod(number), WARNING, "ReachExceeded", f"held {number}", key="")
+        sink.forget(pod(2).uid, keep="ReachExceeded")
+        sink.forget(pod(3).uid)
+        sink.forget("nobody")
+        assert dict(sink.dropped) == {"outdated": 3}
+        sink.post(pod(3), NORMAL, "Placed", "placed 3 again", key="")  # its window does not count: nobody saw the first
+        busy = False
+        assert await sink.drain(5)
+        assert sink._names == {}
+    assert server.messages == ["placed 1", "held 1", "held 2", "placed 3 again"]
+
+
 async def test_urgent_ones_do_not_wait_for_decisions_and_others_not_for_ever(server: EventServer) -> None:
     async with posting(server, busy=lambda: True) as sink:
         began = asyncio.get_running_loop().time()

@@ -13,7 +13,7 @@ from topology import labels
 from topology.cluster_state import ClusterState
 from topology.gpu_forms import CARD_ANNOTATIONS, FORMS
 from topology.gpu_holds import hold_of
-from topology.kept_pods import KeptPods, about_gpus
+from topology.kept_pods import KeptPods, read_of_anybody
 from topology.objects import Node, Pod
 from topology.resources import readable_request
 
@@ -42,7 +42,8 @@ def pod_of(name: str, **more: Any) -> Pod:
         "namespace": "team",
         "uid": f"uid-{name}",
         "resourceVersion": "7",
-        "labels": {"app": "x"},
+        "labels": {"app": "x", "volcano.sh/preemptable": "false"},
+        "creationTimestamp": "2026-11-30T06:18:00Z",
         "annotations": {"cni.example/status": "long", "hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,1000,30:;"},
         "ownerReferences": [{"kind": "ReplicaSet", "name": "r", "uid": "u", "controller": True}],
     }
@@ -61,6 +62,8 @@ def test_of_others_only_what_is_asked_of_them_stays() -> None:
             "namespace": "team",
             "uid": "uid-a",
             "resourceVersion": "7",
+            "labels": {"volcano.sh/preemptable": "false"},
+            "creationTimestamp": "2026-11-30T06:18:00Z",
             "annotations": {"hami.io/vgpu-devices-allocated": "GPU-1,NVIDIA,1000,30:;"},
         },
         type(pod.metadata),
@@ -118,9 +121,9 @@ def test_what_is_shared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_every_annotation_of_the_forms_is_kept() -> None:
     keys = {*CARD_ANNOTATIONS, *(key for form in FORMS for key in form.allocated)}
     keys |= {form.pins for form in FORMS if form.pins} | {labels.GROUP_NAME, labels.DECISION}
-    assert [key for key in sorted(keys) if not about_gpus(key)] == []
-    assert not about_gpus("cni.example/gpu")
-    assert not about_gpus("example.com/note")
+    assert [key for key in sorted(keys) if not read_of_anybody(key)] == []
+    assert not read_of_anybody("cni.example/gpu")
+    assert not read_of_anybody("example.com/note")
 
 
 AMOUNTS = st.dictionaries(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from scheduler.card_room import Asker, CardRoom
 from scheduler.joint import Joint, Part, Partners, Problem
 from scheduler.narrow import Wanted, regions
-from scheduler.objective import Floats, Objective
+from scheduler.objective import Floats, Objective, expected_pods
 from scheduler.partners import other_phase, reach_of_each
 from scheduler.policy import Policy
 from scheduler.request import ReachBound
@@ -63,7 +63,7 @@ class GangSearch:
             else np.zeros(len(table), dtype=np.int64)
         )
         gpus = sum(g * item.count for g, item in zip(self._gpu_of, items, strict=True))
-        self._objective = Objective(policy, bound.us, gpus)
+        self._objective = Objective(policy, bound.us, gpus, expected_pods(snapshot))
         # What partners mean for a pod of each phase, by node: (worst, total, nearest, how many).
         self._seen = {phase: self._seen_by(phase) for phase in PHASES}
         self._order = sorted(range(len(items)), key=self._rank)
@@ -75,7 +75,7 @@ class GangSearch:
         budget, spent, best, cost = self._policy.search_budget, 0, None, np.inf
         self._cards = self._card_room(range(len(self._items)), np.arange(len(self._free)))
         wanted, pods = [self._wanted(i) for i in range(len(self._items))], sum(item.count for item in self._items)
-        for region in regions(self._snapshot.table, self._free, self._gpus, wanted, self._near()):
+        for region in regions(self._snapshot.table, self._free, self._gpus, wanted, self._near(), self._objective):
             allowed, improve = budget - spent, self._policy.improve_budget
             if not region.whole:
                 # Only here is `nearest` searched for as such; without a plan so far that is worth more steps.

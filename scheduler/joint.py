@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.card_room import CardRoom
-from scheduler.objective import Floats, Objective, least_loss, usable_gpus
+from scheduler.objective import Floats, Objective, least_loss
 from topology.snapshot import Amount2D, Mask, room_for
 
 _LESS = 1e-9  # a plan must be better by more than rounding
@@ -97,7 +97,7 @@ class Joint:
         self._pairs = max(1, self._pods[0] * self._pods[1] + self._pods[0] * known[0] + self._pods[1] * known[1])
         self._free = problem.free.copy()
         self._gpus = np.maximum(problem.gpus, 0)
-        self._usable = usable_gpus(int(self._gpus.max(initial=0)))
+        self._usable = objective.usable(int(self._gpus.max(initial=0)))
         self._least = least_loss(self._usable, [part.gpus for part in parts])
         self._slots = np.array([np.where(p.may, room_for(self._free, p.need), 0) for p in parts], dtype=np.int64)
         if problem.cards is not None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.objective import Floats, usable_gpus
+from scheduler.objective import Floats, Objective
 from topology.snapshot import Amount2D, Mask, NodeTable, room_for
 
 WIDEST = 128
@@ -48,6 +48,7 @@ def regions(
     free_gpus: NDArray[np.int64],
     wanted: Sequence[Wanted],
     near: Floats | None,
+    objective: Objective,
 ) -> Iterator[Region]:
     """Regions to search, the most promising first. `near` is the cost in reach of each node to partners, if any."""
     slots = [want.slots for want in wanted]
@@ -56,7 +57,7 @@ def regions(
     if len(able) <= widest:
         yield Region(able, whole=True)
         return
-    usable = usable_gpus(int(free_gpus.max(initial=0)))
+    usable = objective.usable(int(free_gpus.max(initial=0)))
     if near is not None:
         # Partners stand where they stand: the nodes nearest to them, and of those where the least is lost.
         loss = _loss_of_a_slot(usable, free_gpus, max(want.gpus for want in wanted))

@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from scheduler.decision import Terms
 from scheduler.policy import Policy
 from scheduler.score import FLOOR_US
+from topology.snapshot import Snapshot
 
 EXPECTED: Final[Mapping[int, float]] = {1: 0.25, 2: 0.25, 4: 0.25, 8: 0.25}
 """Share of expected pods by whole GPUs, while nobody has counted: the usual tensor-parallel sizes, alike."""
@@ -43,12 +44,21 @@ def usable_gpus(most: int, expected: Mapping[int, float] = EXPECTED) -> Floats:
     return usable
 
 
-class Objective:
-    """The cost of plans of one gang: `gpus` that it takes in all, within one bound."""
+def expected_pods(snapshot: Snapshot) -> Mapping[int, float]:
+    """Share of the pods that the cluster is asked to run, by the GPUs they need."""
+    return EXPECTED
 
-    def __init__(self, policy: Policy, bound_us: float, gpus: int) -> None:
-        self._policy, self._gpus = policy, max(gpus, 1)
+
+class Objective:
+    """The cost of plans of one gang: `gpus` that it takes in all, within one bound; `expected` as in `usable_gpus`."""
+
+    def __init__(self, policy: Policy, bound_us: float, gpus: int, expected: Mapping[int, float] = EXPECTED) -> None:
+        self._policy, self._gpus, self._expected = policy, max(gpus, 1), expected
         self._span = float(np.log1p(bound_us / FLOOR_US))
+
+    def usable(self, most: int) -> Floats:
+        """`usable_gpus` of the pods that are expected."""
+        return usable_gpus(most, self._expected)
 
     def of(self, worst_us: Floats, mean_us: Floats, lost_gpus: Floats, set_share: Floats | float) -> Floats:
         """Costs of many plans at once; `set_share` is one over the nodes of the smaller set."""

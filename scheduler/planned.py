@@ -22,7 +22,7 @@ from scheduler.judge import (
     ranking_of,
     record_of,
 )
-from scheduler.objective import Objective, usable_gpus
+from scheduler.objective import Objective, expected_pods
 from scheduler.partner_groups import Standing, groups_of, nodes_by_phase
 from scheduler.partners import Named, other_phase, reach_to
 from scheduler.policy import Policy
@@ -60,8 +60,9 @@ def planned(
             kinds[key] = _Kind(after, need, named[other_phase(member.phase)], bound, policy)
         decisions[member.uid] = kinds[key].decision(member, places.get(member.uid))
     pairs = [d.partner for d in decisions.values() if d.partner]
-    terms = terms_of(snapshot, after, pods, bound, smaller)
     gpus = sum(m.gpus for m in gang.members if m.uid in places)
+    objective = Objective(policy, bound.us, gpus, expected_pods(snapshot))
+    terms = terms_of(snapshot, after, pods, bound, smaller, objective)
     return Plan(
         request=gang,
         outcome=Outcome.PLANNED if places else Outcome.HELD,
@@ -72,7 +73,7 @@ def planned(
         worst=max(pairs, key=_far) if pairs else None,
         expanded=expanded,
         terms=terms,
-        cost=Objective(policy, bound.us, gpus).cost(terms),
+        cost=objective.cost(terms),
     )
 
 
@@ -108,7 +109,14 @@ def _sets(
     return sets, min(sizes, default=0)
 
 
-def terms_of(before: Snapshot, after: Snapshot, pods: Sequence[Standing], bound: ReachBound, smaller_set: int) -> Terms:
+def terms_of(
+    before: Snapshot,
+    after: Snapshot,
+    pods: Sequence[Standing],
+    bound: ReachBound,
+    smaller_set: int,
+    objective: Objective,
+) -> Terms:
     """What these places are judged by: `after` is `before` with the planned pods in it."""
     prefill, decode = ([p for p in pods if p.phase == phase] for phase in PHASES)
     far = np.zeros((len(prefill), len(decode)))
@@ -124,7 +132,7 @@ def terms_of(before: Snapshot, after: Snapshot, pods: Sequence[Standing], bound:
     if (gpu := before.gpu_column) is not None:
         rows = np.flatnonzero(before.used[:, gpu] != after.used[:, gpu])
         free = [np.maximum(s.table.allocatable[rows, gpu] - s.used[rows, gpu], 0) for s in (before, after)]
-        usable = usable_gpus(int(free[0].max(initial=0)))
+        usable = objective.usable(int(free[0].max(initial=0)))
         lost = float((usable[free[0]] - usable[free[1]]).sum())
     return Terms(float(us.max(initial=0.0)), float(us.mean()) if len(us) else 0.0, lost, smaller_set)
 

@@ -29,7 +29,7 @@ from scheduler.score import FLOOR_US
 from topology.snapshot import Snapshot
 
 EXPECTED: Final[Mapping[int, float]] = {1: 0.25, 2: 0.25, 4: 0.25, 8: 0.25}
-"""Share of expected pods by whole GPUs, while nobody has counted: the usual tensor-parallel sizes, alike."""
+"""Share of expected pods by whole GPUs, while none was seen: the usual tensor-parallel sizes, alike."""
 
 Floats = NDArray[np.float64]
 
@@ -45,8 +45,15 @@ def usable_gpus(most: int, expected: Mapping[int, float] = EXPECTED) -> Floats:
 
 
 def expected_pods(snapshot: Snapshot) -> Mapping[int, float]:
-    """Share of the pods that the cluster is asked to run, by the GPUs they need."""
-    return EXPECTED
+    """Share of the pods that the cluster is asked to run, by the GPUs they need: the mix of the score, or `EXPECTED`
+    where no pod with a GPU was seen. How much of a card pods need, and their CPU, is left to the score."""
+    of = snapshot.mix.on_card(0)
+    if not of.total or not len(of.gpus):
+        return EXPECTED
+    share: dict[int, float] = {}
+    for gpus, count in zip(of.gpus.tolist(), of.counts.tolist(), strict=True):
+        share[gpus] = share.get(gpus, 0.0) + count / of.total
+    return share
 
 
 class Objective:

@@ -57,7 +57,12 @@ def planned(
         need = needs[member.uid]
         key = member.phase, id(need)
         if key not in kinds:
-            kinds[key] = _Kind(after, need, named[other_phase(member.phase)], bound, policy)
+            alike = {
+                places[m.uid]: m.uid
+                for m in gang.members
+                if m.phase == member.phase and needs[m.uid] is need and m.uid in places
+            }
+            kinds[key] = _Kind(after, need, named[other_phase(member.phase)], bound, policy, alike)
         decisions[member.uid] = kinds[key].decision(member, places.get(member.uid))
     pairs = [d.partner for d in decisions.values() if d.partner]
     gpus = sum(m.gpus for m in gang.members if m.uid in places)
@@ -138,9 +143,17 @@ def terms_of(
 
 
 class _Kind:
-    """Members of one phase and need, judged once with everybody in place."""
+    """Members of one phase and need, judged once with everybody in place. `mine`: one uid for each node of theirs."""
 
-    def __init__(self, after: Snapshot, need: Need, partners: Named, bound: ReachBound, policy: Policy) -> None:
+    def __init__(
+        self,
+        after: Snapshot,
+        need: Need,
+        partners: Named,
+        bound: ReachBound,
+        policy: Policy,
+        mine: Mapping[int, str],
+    ) -> None:
         self._after, self._need, self._partners, self._bound, self._policy = after, need, partners, bound, policy
         self._reach_us = (
             reach_to(after.table, partners, bound) if partners else after.table.reach.self_us(bound.size_bytes)
@@ -148,6 +161,10 @@ class _Kind:
         self._judged = judge(after, need, self._reach_us, bound, policy)
         self._counts = counts_of(self._judged)
         self._nearest = nearest_misses(after, self._judged, need, bound, partners)
+        # Each one's own node, without one of them on it: on different nodes they do not see each other.
+        nodes = np.array(sorted(mine), dtype=np.int64)
+        self._without = after.without_assumed(mine.values()) if mine else after
+        self._own = judge(self._without, need, self._reach_us, bound, policy, nodes)
         ranking = ranking_of(self._judged, KEEP + 1)
         self._ranked = {
             int(self._judged.nodes[i]): candidate_of(after, self._judged, i, partners, bound) for i in ranking
@@ -156,24 +173,24 @@ class _Kind:
     def decision(self, member: PodRequest, node: int | None) -> Decision:
         """The record of one member; on a node of its own it is judged there as if it were not there yet."""
         now, counts, nearest = self._after, self._counts, self._nearest
-        ranked = [candidate for at, candidate in self._ranked.items() if at != node]
+        ranked = [candidate for there, candidate in self._ranked.items() if there != node]
         if node is not None:
-            now = now.without_assumed([member.uid])
-            own = judge(now, self._need, self._reach_us, self._bound, self._policy, np.array([node]))
-            before, code = int(self._judged.codes[node]), int(own.codes[0])
+            at = int(np.searchsorted(self._own.nodes, node))
+            before, code = int(self._judged.codes[node]), int(self._own.codes[at])
             counts = counts.copy()
             counts[before] -= 1
             counts[code] += 1
             known = nearest.get(VerdictCode(before))
             if code != VerdictCode.ELIGIBLE or (known is not None and known.node == now.table.names[node]):
-                nearest = nearest_misses(now, self._with(own, node), self._need, self._bound, self._partners)
-            ranked.insert(0, candidate_of(now, own, 0, self._partners, self._bound))
+                now = now.without_assumed([member.uid])
+                nearest = nearest_misses(now, self._with(node, at), self._need, self._bound, self._partners)
+            ranked.insert(0, candidate_of(self._without, self._own, at, self._partners, self._bound))
         return record_of(now, member, counts, nearest, ranked[:KEEP], self._bound, self._partners, node)
 
-    def _with(self, own: Judged, node: int) -> Judged:
+    def _with(self, node: int, at: int) -> Judged:
         """All verdicts, with this node's own one; scores are of no use any more, reach is."""
         codes, short_of = self._judged.codes.copy(), self._judged.short_of.copy()
-        codes[node], short_of[node] = own.codes[0], own.short_of[0]
+        codes[node], short_of[node] = self._own.codes[at], self._own.short_of[at]
         return replace(self._judged, codes=codes, short_of=short_of)
 
 

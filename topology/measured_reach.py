@@ -95,7 +95,7 @@ class MeasuredReach(ReachModel):
 
     def self_us(self, size_bytes: int) -> NDArray[np.float64]:
         """Reach of every node to itself, shape (N,), microseconds: measured between its GPUs where that counts."""
-        own = self.base.self_us(size_bytes)
+        own = self.base.self_us(size_bytes).copy()
         for (a, b), curve in self._nodes.items():
             if a == b:
                 own[[a]] = _at(curve, size_bytes, own[[a]], self.base.self_us(curve.largest_bytes)[[a]])

@@ -117,6 +117,7 @@ class ReachModel:
         self.first: NDArray[np.int64] = first  # one node of each kind
         self.kind: NDArray[np.int64] = kind.reshape(-1)
         self._row = lru_cache(maxsize=kept(len(self.kind)))(self._compute_row)
+        self._self = lru_cache(maxsize=16)(self._compute_self)
         self._kind_row = lru_cache(maxsize=kept(len(first)))(self._compute_kind_row)
 
     def __len__(self) -> int:
@@ -134,9 +135,8 @@ class ReachModel:
         return self._kind_row(kind, size_bytes)
 
     def self_us(self, size_bytes: int) -> NDArray[np.float64]:
-        """Reach of every node to itself by its worst GPU pair, shape (N,), microseconds."""
-        own: NDArray[np.float64] = self._inner[:, 0] + size_bytes / self._inner[:, 1]
-        return own
+        """Reach of every node to itself by its worst GPU pair, shape (N,), microseconds. Do not write to it."""
+        return self._self(size_bytes)
 
     def between(self, a: int, b: int, size_bytes: int) -> Reach:
         """Reach of one pair with its path in words."""
@@ -152,6 +152,11 @@ class ReachModel:
         if self.fabric[a] == self.fabric[b] != NO_DOMAIN:
             return frozenset([""])
         return frozenset(["", RDMA if self.rdma[a] and self.rdma[b] else TCP])
+
+    def _compute_self(self, size_bytes: int) -> NDArray[np.float64]:
+        own: NDArray[np.float64] = self._inner[:, 0] + size_bytes / self._inner[:, 1]
+        own.setflags(write=False)
+        return own
 
     def _compute_row(self, node: int, size_bytes: int) -> NDArray[np.float64]:
         row = self.kind_row_us(int(self.kind[node]), size_bytes)[self.kind]

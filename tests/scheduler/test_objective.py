@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from scheduler.decision import Outcome, Terms
-from scheduler.objective import Objective, least_loss, usable_gpus
+from scheduler.objective import EXPECTED, Objective, expected_pods, least_loss, usable_gpus
 from scheduler.plan import plan
 from scheduler.policy import Policy
 from tests.scheduler import brute_force
@@ -17,6 +17,8 @@ from tests.scheduler.best_plan import BestPlan, cost_without_sets
 from tests.scheduler.clusters import gang, node
 from tests.scheduler.small_cases import cases, random_case, roomy_case
 from topology.labels import ALL_PAIRS, NEAREST, PREFERRED
+from topology.pod_mix import Mix
+from topology.pod_shape import PodShape
 from topology.snapshot import snapshot_of
 
 GPU = "nvidia.com/gpu"
@@ -32,22 +34,31 @@ def test_what_expected_pods_can_use() -> None:
 
 def test_the_cost_of_one_plan() -> None:
     # Both pods of 4 GPUs on one free node of two: NVLink, 8.18832 us, r = ln(1 + 8.18832 / 5) / ln(201) = 0.182885.
-    # 60 x 0.182885 = 10.9731; all 8 usable GPUs lost for 8 taken: 30; sets of two nodes: 5.
+    # 60 x 0.182885 = 10.9731; all 8 usable GPUs lost for 8 taken: 12; sets of two nodes: 5.
     terms = Terms(worst_us=8.18832, mean_us=8.18832, lost_gpus=8.0, nodes=2)
-    assert Objective(Policy(), 1000.0, 8).cost(terms) == pytest.approx(45.9731, abs=1e-3)
+    assert Objective(Policy(), 1000.0, 8).cost(terms) == pytest.approx(27.9731, abs=1e-3)
     made = plan(gang(), snapshot_of([node(n, zone="z1", nvswitch=True) for n in ("n0", "n1")]))
-    assert made.cost == pytest.approx(45.9731, abs=1e-3)
+    assert made.cost == pytest.approx(27.9731, abs=1e-3)
     assert set(made.places.values()) == {"n0"}
 
 
 def test_room_that_nobody_else_can_use_is_taken_first() -> None:
-    # Reach is the same on both pairs. On n0 and n1 a pod of 3 takes 3 free GPUs: 1.5 usable ones lost, against
-    # 8 - 3.75 = 4.25 on the free nodes.
+    # No node holds both, so reach is the same everywhere. A pod of 3 GPUs loses 3.0 - 0.25 = 2.75 usable ones where 4
+    # are free, and 1.5 where 3 are.
     nodes = [node(f"n{i}", zone="z1", leaf="l1") for i in range(4)]
-    made = plan(gang(gpus=3, reach_us=100.0), snapshot_of(nodes, [("n2", {GPU: 5}), ("n3", {GPU: 5})]))
-    assert set(made.places.values()) == {"n2", "n3"} or set(made.places.values()) == {"n2"}
+    held = [("n0", {GPU: 4}), ("n1", {GPU: 4}), ("n2", {GPU: 5}), ("n3", {GPU: 5})]
+    made = plan(gang(gpus=3, reach_us=100.0), snapshot_of(nodes, held))
+    assert set(made.places.values()) == {"n2", "n3"}
     assert made.terms is not None
     assert made.terms.lost_gpus == pytest.approx(3.0)
+
+
+def test_whom_the_cluster_is_asked_to_run_decides_what_is_lost() -> None:
+    # Three pods of 1 GPU for one of 4: 3 free GPUs serve three of four pods, 4 serve all.
+    snapshot = replace(snapshot_of([node("n0")]), mix=Mix([(PodShape(gpus=1), 3), (PodShape(gpus=4), 1)]))
+    assert expected_pods(snapshot) == {1: 0.75, 4: 0.25}
+    assert Objective(Policy(), 1000.0, 4, expected_pods(snapshot)).usable(4).tolist() == [0, 0.75, 1.5, 2.25, 4.0]
+    assert expected_pods(snapshot_of([node("n0")])) == EXPECTED
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))

@@ -32,7 +32,7 @@ WHOLE_BUDGET = 1_500
 PATIENCE = 300
 """The same where those are more than a few, and in a region with `pairing: nearest` while there is no plan; beyond one
 for every pod."""
-FEW_NODES = 16
+FEW_NODES = 12
 """Up to so many nodes a plan is improved for as long as the policy allows; on n times as many for 1 of n x n x n, since
 more nodes have more good plans and each step costs more."""
 

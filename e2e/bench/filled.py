@@ -9,6 +9,8 @@ import numpy as np
 from scheduler.request import GangRequest, PodRequest
 from topology.labels import DECODE, GPU_PRODUCT, HOSTNAME, LEAF, PHASES, PREFILL, SPINE, TRANSPORT, ZONE
 from topology.objects import Metadata, Node, NodeCondition, NodeStatus
+from topology.pod_mix import PodMix
+from topology.pod_shape import PodShape
 from topology.resources import CPU, GPU, MEMORY, PODS, Amounts
 from topology.snapshot import NodeTable, Snapshot
 
@@ -55,6 +57,7 @@ class Filled:
         self._target = int(full * count * GPUS)
         self._held = 0
         self._taken = 0
+        self._mix = PodMix()
         self._fill()
 
     def _fill(self) -> None:
@@ -68,6 +71,7 @@ class Filled:
             amounts = {GPU: size, CPU: 4_000 * size, PODS: 1}
             self._used[node] += self.table.vector(amounts)[0]
             self._pods.append((node, amounts))
+            self._mix.add(_shape(amounts))
             self._held += size
 
     def churn(self, share: float = 0.01) -> None:
@@ -76,6 +80,7 @@ class Filled:
             node, amounts = self._pods.pop(self._random.randrange(len(self._pods)))
             self._used[node] -= self.table.vector(amounts)[0]
             self._held -= amounts[GPU]
+            self._mix.remove(_shape(amounts))
         self._fill()
 
     def snapshot(self) -> Snapshot:
@@ -83,7 +88,11 @@ class Filled:
         used = self._used.copy()
         used.setflags(write=False)
         self._taken += 1
-        return Snapshot(id=f"s{self._taken}", taken_at_s=0.0, table=self.table, used=used)
+        return Snapshot(id=f"s{self._taken}", taken_at_s=0.0, table=self.table, used=used, mix=self._mix.current())
+
+
+def _shape(amounts: Amounts) -> PodShape:
+    return PodShape(cpu_milli=amounts[CPU], gpus=amounts[GPU], milli=1000)
 
 
 def gang(prefill: int, decode: int, gpus: int, name: str = "chat") -> GangRequest:

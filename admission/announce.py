@@ -257,14 +257,9 @@ class Announcer:
         pair = self._worst_pair(pod, view)
         bound_us, mode = view.settings.reach_us, view.settings.mode
         inside = None
-        if known is not None:
-            node_set = known.plan.set_of(uid)
+        if known is not None and (node_set := known.plan.set_of(uid)) is not None:
             index = table.index.get(node)
-            inside = (
-                node_set is not None
-                and index is not None
-                and (table.nodes[index].metadata.label(node_set.key) in node_set.values)
-            )
+            inside = index is not None and (table.nodes[index].metadata.label(node_set.key) in node_set.values)
         text = placed_event(
             decision,
             node,

@@ -26,7 +26,7 @@ from scheduler.decision import Decision, PairReach, Plan
 from scheduler.decision_log import DecisionLog
 from scheduler.explain import decision_line, gang_event, held_event, log_fields, news_key, placed_event
 from scheduler.explain_block import gang_block, placement_block
-from scheduler.explain_words import path_of
+from scheduler.explain_words import path_of, silent_agents
 from scheduler.reasons import Reason
 from topology.clock import monotonic_s
 from topology.cluster_state import ClusterState, GangKey, gang_key
@@ -232,6 +232,8 @@ class Announcer:
             reason, text = held_event(plan, decision)
             # The reason alone is the key: counts change with every node that comes or goes, the news does not.
             self._post(pod, reason, text, key=str(reason))
+            if decision is not None and decision.silent:
+                self._post(pod, Reason.FACTS_STALE, silent_agents(decision.silent), key="held")
             if decision is not None:
                 self._annotate(pod, {PLACEMENT: placement_block(decision, plan), DECISION: decision_line(decision)})
             elif pod.metadata.annotation(PLACEMENT):

@@ -13,6 +13,7 @@ import logging
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import TypeVar
 
+from admission.agent_ages import AgentAges
 from admission.announce import Announcer
 from admission.batch import BatchAdmission
 from admission.controller_metrics import ControllerMetrics
@@ -40,6 +41,7 @@ from topology.clock import monotonic_s, wall_time_s
 from topology.cluster_state import ClusterState
 from topology.events import EventSettings, EventSink
 from topology.facts import NodeFacts
+from topology.facts_age import AgeLimits
 from topology.gpu_capacity import node_cards
 from topology.hub_state import HubState
 from topology.hypernode_publisher import HyperNodePublisher
@@ -70,7 +72,8 @@ class Controller:
         self.decisions = DecisionLog()
         self.policy = Policy(memory_reserve=settings.memory_reserve, peak_limit=settings.peak_limit)
         self.metrics = ControllerMetrics(importlib.metadata.version("isochrone"))
-        self.agents = HubState(on_change=self._on_facts)
+        limits = AgeLimits(settings.facts_stale, settings.facts_expired)
+        self.agents = HubState(limits, on_change=self._on_facts)
         self.probes: ProbeOrders | None = None
         self.nodes = Informer(api, "/api/v1/nodes", Node, on_change=self._on_nodes)
         self.pods = Informer(api, "/api/v1/pods", Pod, on_change=self._on_pods, keep=KeptPods())
@@ -151,6 +154,7 @@ class Controller:
         self.publisher = HyperNodePublisher(api, self.nodes.objects.values, self.hypernodes.objects.values, _has_gpus)
         self.publishes = settings.publish_hypernodes
         self.measured = MeasuredWatch(settings.measured_reach, self.state, self._reach_changed)
+        self.ages = AgentAges(self.agents, self.state, self.events, self._reach_changed)
         self.metrics.follow(self)
 
     # --- what the extender and the probes ask ----------------------------------------------------
@@ -208,6 +212,7 @@ class Controller:
 
     def _on_facts(self, node: str, before: NodeFacts | None, now: NodeFacts) -> None:
         self.state.apply_facts(node, before, now)
+        self.ages.heard(node)
         if self.probes is not None:
             self.probes.heard(node, before, now)
         self.batch.room_appeared()
@@ -310,7 +315,7 @@ async def _hub(controller: Controller, settings: ControllerSettings, where: Host
     controller.metrics.follow_hub(controller.agents, served)
     async with hub.listening(served, where.host, where.port, settings.hub_tls_dir) as port:
         log.info("agents report to %s", HostPort(where.host, port))
-        async with background(probes.run()):
+        async with background(probes.run()), background(controller.ages.run()):
             yield
 
 

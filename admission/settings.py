@@ -63,6 +63,12 @@ def _wait_s(value: object) -> float:
     return float(int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]])
 
 
+def _age_s(value: object) -> float:
+    if (found := _wait_s(value)) <= 0:
+        raise BadInput(_FIELD, value, 'use a time such as "45s" or "5m"')
+    return found
+
+
 def _count(value: object) -> int:
     text = str(value)
     if not (text.isascii() and text.isdigit() and len(text) <= 5):
@@ -117,6 +123,7 @@ OptionalListen = Annotated[HostPort | None, NoDecode, BeforeValidator(_host_port
 DurationUs = Annotated[float, BeforeValidator(_duration_us)]
 WaitS = Annotated[float, BeforeValidator(_wait_s)]
 """Seconds; 0 is off."""
+AgeS = Annotated[float, BeforeValidator(_age_s)]
 Count = Annotated[int, BeforeValidator(_count)]
 Share = Annotated[float, BeforeValidator(_percent)]
 """0 to 1; written as a percentage."""
@@ -173,6 +180,8 @@ class ControllerSettings(IsochroneSettings):
     hub_tls_dir: str = ""  # tls.crt, tls.key, and ca.crt that signed the agents' certificates
     probe_every: WaitS = 300.0  # how old the measurements of a pair of domains may become; "off" orders no probes
     probe_size: SizeBytes = 64 * 2**10  # the page that probes send
+    facts_stale: AgeS = 45.0  # facts of an agent silent for longer are marked as old
+    facts_expired: AgeS = 300.0  # and from then on left out
     hub_plaintext: YesNo = False  # without TLS: any agent may speak for any node
 
 

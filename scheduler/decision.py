@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from scheduler.gpu_set import GpuPick
 from scheduler.request import GangRequest, PodRequest
 from scheduler.verdicts import Verdict, VerdictCode
+from topology.facts_age import AgentAge, Freshness
 from topology.isochrone_sets import NodeSet
 from topology.reach import Reach
 
@@ -78,6 +79,7 @@ class Decision:
     chosen: str | None = None
     partner: PairReach | None = None
     facts_age_s: float = 0.0
+    agents: tuple[AgentAge, ...] = ()  # named nodes whose agents' facts are not fresh
     pick: GpuPick | None = None  # which cards of the chosen node, where more than "some" can be said
     predicted_gpus: bool = True  # whole-GPU requests: the device plugin picks the cards, we choose the node only
 
@@ -89,6 +91,11 @@ class Decision:
     def candidate(self) -> Candidate | None:
         """The chosen node's candidate, if it is among the kept ones."""
         return next((c for c in self.ranked if c.node == self.chosen), None)
+
+    @property
+    def silent(self) -> tuple[AgentAge, ...]:
+        """Named nodes that were judged without their agents' facts, because these expired."""
+        return tuple(age for age in self.agents if age.freshness is Freshness.EXPIRED)
 
 
 def decision_id(uid: str, snapshot_id: str) -> str:

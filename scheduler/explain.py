@@ -248,7 +248,8 @@ def news_key(plan: Plan, decision: Decision | None = None) -> str:
     blocked = blocked_of(plan, decision)
     node = (decision.chosen or "") if decision else ""
     alone = "alone" if is_joiner(plan) else "together"
-    return f"{reason_of(plan, decision)}/{node}/{alone}/{blocked.obstacle.name if blocked else ''}"
+    silent = "silent" if decision is not None and not node and decision.silent else ""
+    return f"{reason_of(plan, decision)}/{node}/{alone}/{blocked.obstacle.name if blocked else ''}/{silent}"
 
 
 def decision_line(decision: Decision, facts_age_s: float | None = None) -> str:

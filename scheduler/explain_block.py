@@ -13,6 +13,7 @@ from scheduler.decision import Candidate, Decision, Outcome, PairReach, Plan
 from scheduler.explain_words import (
     LINE_CHARS,
     NAMES_SHOWN,
+    agents_of,
     amount,
     clip,
     counts,
@@ -54,6 +55,8 @@ def placement_block(
     held = decision.chosen is None and bound_node is None
     rows = _held_rows(decision, plan) if held else _placed_rows(decision, plan, bound_node)
     facts = [facts_of(age).removeprefix("facts ")]
+    if old := agents_of(decision.agents):
+        facts.append(old)
     if not held and decision.predicted_gpus:
         picked = f"{decision.pick.show()}; " if decision.pick is not None else ""
         facts.append(f"GPUs predicted: {picked}the device plugin picks the cards")

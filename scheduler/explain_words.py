@@ -14,6 +14,7 @@ from typing import Final
 from scheduler.decision import NANO, Candidate, Decision, Remedy
 from scheduler.request import GangRequest
 from scheduler.verdicts import CARDS, GPU_BYTES, Verdict, VerdictCode
+from topology.facts_age import AgentAge, say
 from topology.isochrone_sets import NodeSet
 from topology.labels import DECODE, PHASES, PREFILL, REACH
 from topology.reach import Reach
@@ -223,6 +224,25 @@ def set_of(nodes: NodeSet) -> str:
 def facts_of(facts_age_s: float) -> str:
     """`facts 0.4s old`."""
     return f"facts {show_age(facts_age_s)} old"
+
+
+def agents_of(ages: Sequence[AgentAge]) -> str:
+    """`agent of gpu-003 2m5s old, stale`; of several the oldest is named."""
+    if not ages:
+        return ""
+    oldest = max(ages, key=lambda age: age.age_s)
+    more = f" (and {len(ages) - 1} more)" if len(ages) > 1 else ""
+    return f"agent of {name_of(oldest.node)} {say(oldest.age_s, oldest.freshness)}{more}"
+
+
+def silent_agents(ages: Sequence[AgentAge]) -> str:
+    """What it means for a decision or a pod that facts expired, for an Event."""
+    which = "agent" if len(ages) == 1 else "agents"
+    names, silent = names_of([age.node for age in ages]), show_age(max(age.age_s for age in ages))
+    return (
+        f"No facts from the {which} of {names} for {silent}: what was seen there (links, NVLink domain, cards) "
+        f"no longer counts, node labels and the model do"
+    )
 
 
 def phase_counts(prefill: int, decode: int) -> str:

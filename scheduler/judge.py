@@ -250,8 +250,10 @@ def record_of(
     """The decision that these findings make; names the worst partner of the chosen node."""
     table = snapshot.table
     pair = None
+    named = [miss.node for miss in nearest.values()] if chosen is None else [table.names[chosen]]
     if chosen is not None and partners:
         name, node = partner_of(table, chosen, partners, bound)
+        named.append(table.names[node])
         reach = table.reach.between(chosen, node, bound.size_bytes)
         mine = (name, request.name) if request.phase != PREFILL else (request.name, name)
         pair = PairReach(prefill=mine[0], decode=mine[1], reach=reach)
@@ -268,6 +270,7 @@ def record_of(
         chosen=None if chosen is None else table.names[chosen],
         partner=pair,
         facts_age_s=snapshot.facts_age_s,
+        agents=snapshot.agent_ages(named),
         predicted_gpus=request.gpus > 0 or (request.gpu is not None and request.gpu.predicted),
         pick=gpu_pick(snapshot, request, chosen) if chosen is not None else None,
     )

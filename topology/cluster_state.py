@@ -15,11 +15,12 @@ from typing import Any
 
 import numpy as np
 
+from topology.agents_view import AgentsView
 from topology.facts import NodeFacts
+from topology.facts_age import Aged
 from topology.gpu_devices import REGISTERS
 from topology.gpu_holds import GpuHold, NodeHolds, hold_of
 from topology.gpu_request import asks_for_cards, readable_gpus
-from topology.hardware_links import SeenLinks, seen_links
 from topology.labels import DECISION, GANG, GATE, PHASE, PHASES
 from topology.measured_layer import MeasuredLayer
 from topology.measured_reach import MeasuredReach
@@ -27,7 +28,6 @@ from topology.objects import HyperNode, Node, Pod
 from topology.pod_mix import PodMix
 from topology.pod_shape import PodShape, shape_of
 from topology.resources import Amounts, readable_request
-from topology.seen_cards import SeenCards, seen_cards
 from topology.snapshot import Assumed, NodeTable, Snapshot, change_hold
 
 GangKey = tuple[str, str]
@@ -57,8 +57,7 @@ class ClusterState:
         self.growth = 0
         self.unreadable_pods: dict[str, str] = {}
         self.measured = MeasuredLayer()
-        self._seen: dict[str, SeenLinks] = {}  # by node
-        self._seen_cards: dict[str, SeenCards] = {}
+        self._agents = AgentsView()
         self._nodes: dict[str, Node] = {}
         self._hypernodes: dict[str, HyperNode] = {}
         self._table: NodeTable | None = None
@@ -83,8 +82,7 @@ class ClusterState:
             if new is None:
                 self._nodes.pop(_name(old), None)
                 self.measured.forget_node(_name(old))
-                self._seen.pop(_name(old), None)
-                self._seen_cards.pop(_name(old), None)
+                self._agents.forget(_name(old))
             else:
                 known = self._nodes.get(new.metadata.name)
                 if known is not None and _facts(known) == _facts(new):
@@ -109,11 +107,23 @@ class ClusterState:
         """What a node's agent reports: its links, and what it measured to others since."""
         known = set(before.reach) if before is not None else set()
         self.measured.probe(node, [sample for sample in now.reach if sample not in known])
-        links, cards = seen_links(now), seen_cards(now)
-        if links != self._seen.get(node, SeenLinks()) or cards != self._seen_cards.get(node, SeenCards()):
-            self._seen[node], self._seen_cards[node] = links, cards
+        if self._agents.hear(node, now):
             self._table = None
             self._touch(grew=True)
+
+    def apply_ages(self, changes: Mapping[str, Aged | None]) -> bool:
+        """Nodes whose agents' facts became stale, expired, or (None) fresh again. Whether any facts came to count or no
+        longer do: only then the node table is made anew."""
+        counts = self._agents.grow_old(changes)
+        if counts:
+            self._table = None
+        if changes:
+            self._touch(grew=counts)
+        return counts
+
+    def agent_known(self, node: str) -> bool:
+        """Whether anything that an agent saw of this node is kept."""
+        return self._agents.knows(node)
 
     def apply_pods(self, changes: Iterable[tuple[Pod | None, Pod | None]]) -> set[GangKey]:
         """Pods that came, changed or went. Returns the gangs that were touched."""
@@ -145,7 +155,9 @@ class ClusterState:
     def table(self) -> NodeTable:
         """The node table, rebuilt if a node changed."""
         if self._table is None:
-            self._table = NodeTable(self._nodes.values(), self._hypernodes.values(), self._seen, self._seen_cards)
+            self._table = NodeTable(
+                self._nodes.values(), self._hypernodes.values(), self._agents.links, self._agents.cards
+            )
             used = np.zeros_like(self._table.allocatable)
             for holding in (*self._held.values(), *self._assumed.values()):
                 if (i := self._table.index.get(holding.node)) is not None:
@@ -171,6 +183,7 @@ class ClusterState:
                 assumed=dict(self._assumed),
                 holds=dict(self._holds),
                 mix=self._mix.current(),
+                aged=self._agents.aged,
             )
             if self._last is not None and self._last.table.nodes is table.nodes:
                 self._last.differing(self._snapshot, frozenset(self._changed))

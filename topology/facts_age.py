@@ -32,7 +32,8 @@ class AgeLimits:
     def __post_init__(self) -> None:
         """Raises BadInput unless 0 < stale_s < expired_s."""
         if not 0 < self.stale_s < self.expired_s:
-            raise BadInput("stale and expired", f"{self.stale_s}, {self.expired_s}", "use 0 < stale < expired")
+            given = f"{self.stale_s:g} s and {self.expired_s:g} s"
+            raise BadInput("ISOCHRONE_FACTS_STALE and ISOCHRONE_FACTS_EXPIRED", given, "use 0 < stale < expired")
 
     def freshness(self, age_s: float) -> Freshness:
         """The word for an age."""
@@ -47,13 +48,33 @@ def of_gpus(facts: NodeFacts, heard_s: float, now_s: float, limits: AgeLimits) -
     `heard_s` and `now_s` are on the same clock; the agent's own clock is used for the time since NVML answered only,
     between two times of its own.
     """
+    found = limits.freshness(gpu_age_s(facts, heard_s, now_s))
+    return Freshness.STALE if facts.state.nvml is NvmlState.LOST and found is Freshness.FRESH else found
+
+
+def gpu_age_s(facts: NodeFacts, heard_s: float, now_s: float) -> float:
+    """Age in seconds of what is said about GPUs: since the agent was heard, and since NVML answered it before that."""
     state = facts.state
-    age_s = now_s - heard_s
-    if state.nvml is NvmlState.LOST:
-        silent_s = max(0.0, state.collected_at_s - (state.nvml_good_at_s or 0.0))
-        found = limits.freshness(age_s + silent_s)
-        return Freshness.STALE if found is Freshness.FRESH else found
-    return limits.freshness(age_s)
+    if state.nvml is not NvmlState.LOST:
+        return now_s - heard_s
+    return now_s - heard_s + max(0.0, state.collected_at_s - (state.nvml_good_at_s or 0.0))
+
+
+@dataclass(frozen=True, slots=True)
+class Aged:
+    """Facts of a node that are not fresh, and the wall time in seconds at which they were last known to be good."""
+
+    freshness: Freshness
+    good_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class AgentAge:
+    """How old the facts of one node were when something was decided, for explanations."""
+
+    node: str
+    age_s: float
+    freshness: Freshness
 
 
 def say(age_s: float, freshness: Freshness) -> str:

@@ -14,7 +14,7 @@ from topology import agent_pb2 as wire
 from topology import facts_delta, facts_wire
 from topology.bad_input import BadInput
 from topology.facts import NodeFacts, ReachSample
-from topology.facts_age import AgeLimits, Freshness, of_gpus
+from topology.facts_age import AgeLimits, Freshness, gpu_age_s, of_gpus
 
 PROTOCOL: Final = 1
 MOST_AGENTS: Final = 20_000
@@ -116,8 +116,9 @@ class HubState:
         return wire.HubMessage(full_wanted=wire.FullWanted(why=why))
 
     def forget_silent(self, now_s: float) -> list[str]:
-        """Drops nodes that were silent for an hour; gives their names."""
-        gone = [name for name, known in self._known.items() if now_s - known.heard_s > FORGET_S]
+        """Drops nodes that were silent for an hour, or for as long as facts may be old; gives their names."""
+        limit_s = max(FORGET_S, self.limits.expired_s)
+        gone = [name for name, known in self._known.items() if now_s - known.heard_s > limit_s]
         for name in gone:
             del self._known[name]
         return gone
@@ -145,12 +146,25 @@ class HubState:
             return None
         return known.facts, now_s - known.heard_s, of_gpus(known.facts, known.heard_s, now_s, self.limits)
 
+    def ages(self, now_s: float) -> Iterator[tuple[str, float, Freshness]]:
+        """Every node with facts: its name, and the age in seconds and freshness of what is said about its GPUs."""
+        for name in self._known:
+            if (found := self.age(name, now_s)) is not None:
+                yield name, *found
+
+    def age(self, node: str, now_s: float) -> tuple[float, Freshness] | None:
+        """The same of one node; None without facts."""
+        known = self._known.get(node)
+        if known is None or known.facts is None:
+            return None
+        found = of_gpus(known.facts, known.heard_s, now_s, self.limits)
+        return gpu_age_s(known.facts, known.heard_s, now_s), found
+
     def count(self, now_s: float) -> dict[Freshness, int]:
         """Nodes by freshness."""
         found = dict.fromkeys(Freshness, 0)
-        for known in self._known.values():
-            if known.facts is not None:
-                found[of_gpus(known.facts, known.heard_s, now_s, self.limits)] += 1
+        for _, _, freshness in self.ages(now_s):
+            found[freshness] += 1
         return found
 
     def measured(self) -> Iterator[tuple[str, ReachSample]]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.domains import chain_of, membership
+from topology.facts_age import Aged, AgentAge
 from topology.gpu_capacity import NodeCards, lists_whole_gpus_in_vain, node_cards
 from topology.gpu_holds import GpuHold, NodeHolds
 from topology.gpu_table import GpuStatic, GpuTable, changed_table, gpu_table
@@ -159,7 +160,8 @@ class Assumed:
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """Facts at one moment. `used` counts bound and assumed pods, shape (N, R), same columns as the table; `holds` those
-    of them that have parts of cards, by node name; `mix` is what pods the cluster is asked to run."""
+    of them that have parts of cards, by node name; `mix` is what pods the cluster is asked to run;
+    `aged` are nodes whose agents' facts are stale or, left out of the table, expired."""
 
     id: str
     taken_at_s: float
@@ -169,6 +171,7 @@ class Snapshot:
     facts_age_s: float = 0.0
     holds: Mapping[str, NodeHolds] = field(default_factory=dict)
     mix: Mix = NO_MIX
+    aged: Mapping[str, Aged] = field(default_factory=dict)
     # Not given on: whoever replaces what is used gets a table of its own.
     _gpus_before: list[tuple[GpuTable, frozenset[str]]] = field(
         default_factory=list, init=False, repr=False, compare=False
@@ -180,6 +183,13 @@ class Snapshot:
         """Allocatable minus used, shape (N, R). Negative where a node is overcommitted."""
         room: Amount2D = self.table.allocatable - self.used
         return room
+
+    def agent_ages(self, nodes: Iterable[str]) -> tuple[AgentAge, ...]:
+        """Those of these nodes whose agents' facts are not fresh, by name."""
+        if not self.aged:
+            return ()
+        old = ((node, self.aged[node]) for node in sorted(set(nodes)) if node in self.aged)
+        return tuple(AgentAge(node, self.taken_at_s - aged.good_at_s, aged.freshness) for node, aged in old)
 
     @property
     def gpu_column(self) -> int | None:

@@ -1,0 +1,174 @@
+"""Facts of silent agents in a running controller's state: marked, then left out, and back with the next report."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from admission.agent_ages import AgentAges
+from scheduler.explain import held_event, news_key
+from scheduler.explain_block import placement_block
+from scheduler.explain_words import agents_of, silent_agents
+from scheduler.plan import plan
+from tests.scheduler.clusters import gang, node
+from tests.topology.node_facts import two_gpus
+from topology import agent_pb2 as wire
+from topology import facts_wire
+from topology.cluster_state import ClusterState
+from topology.facts import Fabric, FabricState, NodeFacts, NvmlState
+from topology.facts_age import AgeLimits
+from topology.hub_state import HubState
+from topology.objects import Metadata, Pod, PodSpec
+
+WALL_S = 1_796_000_000.0
+
+
+class Told:
+    """Events that were posted: (pod, reason, text)."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, str, str]] = []
+
+    def post(self, involved: Any, type_: str, reason: str, text: str, **_: Any) -> None:
+        assert type_ == "Warning"
+        self.events.append((involved.name, reason, text))
+
+
+def in_domain(facts: NodeFacts) -> NodeFacts:
+    fabric = Fabric(state=FabricState.COMPLETED, status=0, cluster_uuid="rack", clique_id=1)
+    return replace(facts, gpus=tuple(replace(gpu, fabric=fabric) for gpu in facts.gpus))
+
+
+class Place:
+    """Two nodes in two zones, which an agent on each says to be in one NVLink domain."""
+
+    def __init__(self) -> None:
+        self.state, self.told, self.changes = ClusterState(), Told(), 0
+        self.state.apply_nodes([(None, node(f"n{i}", gpus=2, zone=f"z{i}")) for i in (1, 2)])
+        self.agents = HubState(AgeLimits(stale_s=45, expired_s=300), on_change=self._on_change)
+        self.ages = AgentAges(self.agents, self.state, self.told, self._changed)  # type: ignore[arg-type]
+        self.streams: dict[str, tuple[int, int]] = {}
+        for name in ("n1", "n2"):
+            self.report(name, in_domain(two_gpus()), 1000.0)
+
+    def _changed(self) -> None:
+        self.changes += 1
+
+    def _on_change(self, name: str, before: NodeFacts | None, now: NodeFacts) -> None:
+        self.state.apply_facts(name, before, now)
+
+    def report(self, name: str, facts: NodeFacts, now_s: float) -> None:
+        stream, sequence = self.streams.get(name, (0, 1))
+        if not stream:
+            stream = self.agents.hello(1, wire.Hello(node=name, protocol=1, boot_id="b"), now_s)
+        message = wire.AgentMessage(sequence=sequence + 1, full=facts_wire.full_message(facts))
+        self.agents.report(name, stream, message, now_s)
+        self.streams[name] = stream, sequence + 1
+
+    def look(self, now_s: float) -> None:
+        self.ages.look(now_s, WALL_S + now_s)
+
+    def domains(self) -> list[str]:
+        return [chain.fabric for chain in self.state.table().chains]
+
+
+def test_stale_facts_are_used_and_expired_ones_are_not() -> None:
+    place = Place()
+    table, version = place.state.table(), place.state.version
+    assert place.domains() == ["rack.1", "rack.1"]
+    place.look(1045.0)
+    assert place.state.version == version
+    place.look(1046.0)
+    place.report("n2", in_domain(two_gpus()), 1047.0)
+    place.look(1048.0)
+    assert place.state.table() is table  # marked, and nothing made anew
+    assert place.changes == 0
+    [age] = place.state.snapshot(WALL_S + 1060.0, 0.0).agent_ages(["n1", "n2"])
+    assert agents_of([age]) == "agent of n1 60s old, stale"
+    place.look(1300.0)
+    assert place.domains() == ["", "rack.1"]  # n1 by its labels, n2 as before
+    assert place.changes == 1
+    table, version = place.state.table(), place.state.version
+    place.look(1305.0)
+    assert (place.state.table(), place.state.version) == (table, version)  # nothing new, no work
+
+
+def test_the_next_report_counts_at_once() -> None:
+    place = Place()
+    place.look(1400.0)
+    assert place.domains() == ["", ""]
+    place.report("n1", in_domain(two_gpus()), 1401.0)
+    place.look(1402.0)
+    assert place.domains() == ["rack.1", ""]
+    assert place.state.snapshot(WALL_S, 0.0).agent_ages(["n1"]) == ()
+
+
+def test_what_changes_meanwhile_counts_once_the_agent_is_heard() -> None:
+    place = Place()
+    place.look(1400.0)
+    place.report("n1", two_gpus(), 1401.0)  # in no domain any more
+    place.look(1402.0)
+    place.report("n2", in_domain(two_gpus()), 1403.0)
+    place.look(1404.0)
+    assert place.domains() == ["", "rack.1"]
+
+
+def test_an_agent_whose_nvml_is_lost_expires_though_it_reports() -> None:
+    place = Place()
+    lost = in_domain(two_gpus())
+    state = replace(lost.state, nvml=NvmlState.LOST, nvml_good_at_s=lost.state.collected_at_s - 400)
+    place.report("n1", replace(lost, state=state), 1010.0)
+    place.look(1010.0)
+    assert place.domains() == ["", "rack.1"]
+    [age] = place.state.snapshot(WALL_S + 1010.0, 0.0).agent_ages(["n1"])
+    assert agents_of([age]) == "agent of n1 6m40s old, expired: not used"
+
+
+def test_a_silent_node_stays_expired_until_it_is_gone() -> None:
+    place = Place()
+    place.look(1400.0)
+    assert sorted(place.agents.forget_silent(4601.0)) == ["n1", "n2"]
+    place.look(4602.0)
+    assert place.domains() == ["", ""]
+    place.state.apply_nodes([(node("n1", gpus=2, zone="z1"), None)])
+    place.look(4603.0)
+    assert list(place.state.snapshot(WALL_S, 0.0).aged) == ["n2"]
+
+
+def test_pods_that_run_on_a_silent_node_are_told() -> None:
+    place = Place()
+    labels = {"isochrone.dev/gang": "chat", "isochrone.dev/phase": "decode"}
+    for name in ("n1", "n2"):
+        meta = Metadata(name=f"on-{name}", namespace="t", uid=f"u-{name}", labels=labels)
+        place.state.apply_pods([(None, Pod(metadata=meta, spec=PodSpec(node_name=name)))])
+    place.report("n2", in_domain(two_gpus()), 1290.0)
+    place.look(1301.0)
+    [(pod, reason, text)] = place.told.events
+    assert (pod, reason) == ("on-n1", "FactsStale")
+    assert text == (
+        "No facts from the agent of n1 for 5m1s: what was seen there (links, NVLink domain, cards) no longer counts, "
+        "node labels and the model do. Pod left running"
+    )
+
+
+def test_a_held_gang_says_that_the_nearest_node_is_silent() -> None:
+    place = Place()
+    # 2 ms between zones: too far by labels, though near enough in the NVLink domain that both agents saw.
+    asked = gang(gpus=2)
+    assert len(plan(asked, place.state.snapshot(WALL_S + 1000, 0.0)).places) == 2
+    place.look(1310.0)
+    held = plan(asked, place.state.snapshot(WALL_S + 1310, 0.0))
+    decision = next(iter(held.decisions.values()))
+    assert decision.chosen is None
+    assert "expired: not used" in placement_block(decision, held)
+    assert news_key(held, decision) != news_key(held, replace(decision, agents=()))
+    assert "n1" in silent_agents(decision.silent)
+    assert held_event(held, decision)[0] == "ReachExceeded"
+
+
+@pytest.mark.parametrize(("stale_s", "expired_s"), [(45, 300), (3, 9)])
+def test_looks_are_at_least_three_within_what_is_fresh(stale_s: float, expired_s: float) -> None:
+    ages = AgentAges(HubState(AgeLimits(stale_s, expired_s)), ClusterState(), Told(), lambda: None)  # type: ignore[arg-type]
+    assert ages.every_s <= min(5.0, stale_s / 3)

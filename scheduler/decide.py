@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import repeat
 from typing import Final
 
 import numpy as np
@@ -44,8 +45,10 @@ def decide(
     """
     policy, bound = policy or Policy(), bound or ReachBound()
     table = snapshot.table
-    places = np.array([table.index.get(name, _UNKNOWN) for name in asked], dtype=np.int64)
-    known = np.unique(places[places != _UNKNOWN])
+    places = np.fromiter(map(table.index.get, asked, repeat(_UNKNOWN)), dtype=np.int64, count=len(asked))
+    among = np.zeros(len(table), dtype=bool)
+    among[places[places != _UNKNOWN]] = True
+    known = np.flatnonzero(among)
     need = need_of(request, snapshot, policy)
     named = [(p.name, table.index[n]) for p in partners for n in p.nodes if n in table.index]
     reach = reach_to(table, named, bound) if named else _room_for_a_partner_us(snapshot, need, bound.size_bytes)
@@ -54,7 +57,7 @@ def decide(
     points = judged.scored.total_nano / NANO * policy.volcano_weight
     if len(known) and places.min() != _UNKNOWN:
         # The names as they came: hashed once already.
-        scores = dict(zip(asked, points[np.searchsorted(known, places)].tolist(), strict=True))
+        scores = dict(zip(asked, points[np.cumsum(among)[places] - 1].tolist(), strict=True))
     else:
         scores = dict(zip([table.names[node] for node in known.tolist()], points.tolist(), strict=True))
         unknown = sorted({name for name in asked if name not in table.index})

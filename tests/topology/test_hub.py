@@ -123,8 +123,9 @@ async def test_the_node_name_must_be_in_the_certificate(tmp_path: Path) -> None:
             await until(lambda: one.sent["full"] == two.sent["full"] == 1)
         async with client(settings("n3", by_subject)) as thief:
             thief.tell(two_gpus())
-            await until(lambda: thief.breaks >= 1)
-            assert thief.problem == "PERMISSION_DENIED: node 'n3' is not in the certificate, which names n1"
+            # A refusal that crosses the client's own next message can reach it as a broken stream: it tries again.
+            refusal = "PERMISSION_DENIED: node 'n3' is not in the certificate, which names n1"
+            await until(lambda: thief.problem == refusal)
         stranger = Authority("another-ca").folder(tmp_path / "n4", "n4")
         (stranger / "ca.crt").write_bytes((served / "ca.crt").read_bytes())
         async with client(settings("n4", stranger)) as outside:

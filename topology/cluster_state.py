@@ -68,8 +68,6 @@ class ClusterState:
         self._used = np.zeros((0, 0), dtype=np.int64)
         self._holds: dict[str, NodeHolds] = {}  # by node name: pods that have parts of cards
         self._snapshot: Snapshot | None = None
-        self._last: Snapshot | None = None  # the last one made, and the nodes whose pods changed since
-        self._changed: set[str] = set()
         self._mix = PodMix()
         self._shapes: dict[str, PodShape] = {}  # by pod uid: pods with GPUs, placed or waiting
 
@@ -185,9 +183,6 @@ class ClusterState:
                 mix=self._mix.current(),
                 aged=self._agents.aged,
             )
-            if self._last is not None and self._last.table.nodes is table.nodes:
-                self._last.differing(self._snapshot, frozenset(self._changed))
-            self._last, self._changed = self._snapshot, set()
         return self._snapshot.at(now_s, facts_age_s, table)
 
     def renew_measured(self, now_s: float) -> bool:
@@ -288,7 +283,6 @@ class ClusterState:
             book[uid] = new
         if old == new:
             return
-        self._changed.update(holding.node for holding in (old, new) if holding is not None)
         for holding, hold in ((old, None), (new, new.hold if new is not None else None)):
             if holding is not None and holding.hold is not None:
                 change_hold(self._holds, holding.node, uid, hold)

@@ -6,7 +6,7 @@ nodes that count whole GPUs alone are predicted: the lowest indices are taken fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -47,6 +47,8 @@ class GpuStatic:
         self.replicas = np.array([c.replicas for c in self.cards], dtype=np.int64)
         self.plain = bool((self.replicas <= 1).all() and not self.listed.any())
         """Every card is counted once, the lowest free index taken first, but by pods that have parts of cards."""
+        self.last: tuple[NDArray[np.int64], Mapping[str, NodeHolds], GpuTable] | None = None
+        """The last table made of these cards, and what it was made of: the next one differs on few nodes."""
         for array in (self.memory_mib, self.healthy, self.count, self.isolates, self.listed, self.replicas):
             array.setflags(write=False)
 
@@ -95,7 +97,34 @@ class GpuTable:
         )
 
 
-def changed_table(
+def table_at(
+    static: GpuStatic,
+    names: Sequence[str],
+    index: Mapping[str, int],
+    used_gpus: NDArray[np.int64],
+    holds: Mapping[str, NodeHolds],
+) -> GpuTable:
+    """The table of a moment, made from the last one of these cards: only nodes that differ from it are looked at,
+    whichever way they came to differ. `names` (N,) and `index` are the nodes; the rest is as in `gpu_table`, but holds
+    by node name. Neither may be changed afterwards."""
+    if static.last is None:
+        made = gpu_table(static, used_gpus, {index[name]: held for name, held in holds.items() if name in index})
+    else:
+        before_used, before, table = static.last
+        nodes = set(np.flatnonzero(before_used != used_gpus).tolist())
+        if holds is not before:
+            # What a node holds is never changed in place, so other holds are another object.
+            others = [name for name, held in holds.items() if before.get(name) is not held]
+            if len(holds) - sum(1 for name in others if name not in before) < len(before):
+                others.extend(before.keys() - holds.keys())
+            nodes.update(index[name] for name in others if name in index)
+        held = {node: holds[names[node]] for node in nodes if names[node] in holds}
+        made = _changed(table, used_gpus, held, nodes)
+    static.last = used_gpus, holds, made
+    return made
+
+
+def _changed(
     before: GpuTable, used_gpus: NDArray[np.int64], holds: Mapping[int, NodeHolds], nodes: Iterable[int]
 ) -> GpuTable:
     """The table after something changed on these nodes alone: the others are taken from `before`."""
@@ -109,10 +138,11 @@ def changed_table(
         whole[at] = getattr(part, name)
         whole.setflags(write=False)
         arrays[name] = whole
-    gone = set(at.tolist())
-    rows = {node: row for node, row in before.rows.items() if node not in gone} | dict(part.rows)
-    doubts = {node: why for node, why in before.doubts.items() if node not in gone} | dict(part.doubts)
-    return replace(before, rows=rows, doubts=doubts, **arrays)
+    rows, doubts = dict(before.rows), dict(before.doubts)
+    for node in at.tolist():
+        rows.pop(node, None)
+        doubts.pop(node, None)
+    return replace(before, rows=rows | dict(part.rows), doubts=doubts | dict(part.doubts), **arrays)
 
 
 def gpu_table(

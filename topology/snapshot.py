@@ -18,7 +18,7 @@ from topology.domains import chain_of, membership
 from topology.facts_age import Aged, AgentAge
 from topology.gpu_capacity import NodeCards, lists_whole_gpus_in_vain, node_cards
 from topology.gpu_holds import GpuHold, NodeHolds
-from topology.gpu_table import GpuStatic, GpuTable, changed_table, gpu_table
+from topology.gpu_table import GpuStatic, GpuTable, table_at
 from topology.hardware_links import SeenLinks
 from topology.labels import HOSTNAME
 from topology.objects import HyperNode, Node, PodSpec
@@ -173,9 +173,6 @@ class Snapshot:
     mix: Mix = NO_MIX
     aged: Mapping[str, Aged] = field(default_factory=dict)
     # Not given on: whoever replaces what is used gets a table of its own.
-    _gpus_before: list[tuple[GpuTable, frozenset[str]]] = field(
-        default_factory=list, init=False, repr=False, compare=False
-    )
     _gpus: list[GpuTable] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
@@ -202,31 +199,14 @@ class Snapshot:
         if not self._gpus:
             column = self.gpu_column
             used = np.zeros(len(self.table), dtype=np.int64) if column is None else self.used[:, column]
-            index = self.table.index
-            if self._gpus_before:
-                table, names = self._gpus_before[0]
-                held = {index[name]: self.holds[name] for name in names if name in index and name in self.holds}
-                self._gpus.append(changed_table(table, used, held, [index[n] for n in names if n in index]))
-            else:
-                held = {index[name]: holds for name, holds in self.holds.items() if name in index}
-                self._gpus.append(gpu_table(self.table.gpus, used, held))
+            table = self.table
+            self._gpus.append(table_at(table.gpus, table.names, table.index, used, self.holds))
         return self._gpus[0]
-
-    def differing(self, later: Snapshot, changed: frozenset[str]) -> Snapshot:
-        """`later`, which differs from this one in the pods of these nodes alone, so that it need not look at the cards
-        of all others again."""
-        if self._gpus:
-            later._gpus_before.append((self._gpus[0], changed))
-        elif self._gpus_before:
-            table, before = self._gpus_before[0]
-            later._gpus_before.append((table, before | changed))
-        return later
 
     def at(self, taken_at_s: float, facts_age_s: float, table: NodeTable) -> Snapshot:
         """The same facts at a later moment; `table` differs at most in measured reach."""
         same = replace(self, taken_at_s=taken_at_s, facts_age_s=facts_age_s, table=table)
         object.__setattr__(same, "_gpus", self._gpus)
-        object.__setattr__(same, "_gpus_before", self._gpus_before)
         return same
 
     def with_assumed(self, pods: Mapping[str, Assumed]) -> Snapshot:
@@ -249,9 +229,7 @@ class Snapshot:
                 change_hold(holds, pod.node, uid, pod.hold if sign > 0 else None)
         merged.update(pods)
         used.setflags(write=False)
-        nodes = frozenset(pod.node for _, pod, _ in changes) | {pod.node for pod in pods.values()}
-        later = replace(self, used=used, assumed=merged, holds=self.holds if holds is None else holds)
-        return self.differing(later, nodes)
+        return replace(self, used=used, assumed=merged, holds=self.holds if holds is None else holds)
 
 
 def change_hold(holds: dict[str, NodeHolds], node: str, uid: str, hold: GpuHold | None) -> None:

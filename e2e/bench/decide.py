@@ -1,8 +1,8 @@
 """`decide`: one scoring call of Volcano's for 1,000 candidate nodes, from the decoded call to the answer's bytes.
 
 5,000 nodes of 8 GPUs, some 70 % full; gangs of 4 prefill and 4 decode pods whose partners have their places; other
-gangs are in the session's ledger. Between two calls the cluster changes, so that no snapshot is met twice. CALLS
-shortens the run.
+gangs are in the session's ledger. Between two calls the cluster changes, so that no snapshot is met twice. Then the
+same where every card is shared by Volcano's vGPU and 20,000 pods have a part of one. CALLS shortens the run.
 """
 
 import gc
@@ -23,6 +23,8 @@ from scheduler.policy import Policy
 from scheduler.session import SessionLedger, Tried
 from scheduler.volcano_wire import Prioritize, Task
 from topology.cluster_state import ClusterState
+from topology.gpu_devices import VOLCANO_REGISTER
+from topology.gpu_forms import VOLCANO_VGPU
 from topology.labels import DECODE, GANG, PHASE, PREFILL
 from topology.objects import Node, Pod
 
@@ -34,43 +36,46 @@ GANGS: Final = 40
 IN_SESSION: Final = 20
 """Pods that Volcano has put somewhere in the session under way."""
 CALLS: Final = 1_000
+SHARERS: Final = 20_000
+"""Pods that have a part of a card, where cards are shared."""
 GOAL: Final = Goal("<=", 3)
 
 
 def measure() -> Iterator[list[Figure]]:
     """Wall and CPU time of so many calls."""
     calls = number("CALLS", CALLS)
-    say(f"bench decide: {calls} calls for {CANDIDATES} of {NODES} nodes")
-    world = _World(random.Random(42))
-    for _ in range(20):
-        world.call()
-    gc.collect()
-    gc.freeze()
-    walls, cpus = zip(*(world.call() for _ in range(calls)), strict=True)
-    wall, cpu = (1e3 * np.array(times) for times in (walls, cpus))
-    source = f"{calls} calls, the cluster changed before each; median {np.median(wall):.2f} ms"
-    yield [
-        Figure("1000 candidates p99 ms", float(np.percentile(wall, 99)), "ms", GOAL, "", source),
-        Figure("1000 candidates mean ms", float(wall.mean()), "ms", None, "", "the same calls"),
-        Figure("1000 candidates cpu p99 ms", float(np.percentile(cpu, 99)), "ms", None, "", "the same, CPU time alone"),
-    ]
+    for said, shared in (("", False), ("shared ", True)):
+        say(f"bench decide: {calls} {said}calls for {CANDIDATES} of {NODES} nodes")
+        world = _World(random.Random(42), shared=shared)
+        for _ in range(20):
+            world.call()
+        gc.collect()
+        gc.freeze()
+        walls, cpus = zip(*(world.call() for _ in range(calls)), strict=True)
+        wall, cpu = (1e3 * np.array(times) for times in (walls, cpus))
+        name, took = f"1000 candidates {said}", float(np.percentile(wall, 99))
+        source = f"{calls} calls, the cluster changed before each; median {np.median(wall):.2f} ms"
+        burnt = float(np.percentile(cpu, 99))
+        yield [
+            Figure(f"{name}p99 ms", took, "ms", GOAL, "", source),
+            Figure(f"{name}mean ms", float(wall.mean()), "ms", None, "", "the same calls"),
+            Figure(f"{name}cpu p99 ms", burnt, "ms", None, "", "the same, CPU time alone"),
+        ]
 
 
 class _World:
     """A cluster that changes, and the calls about it."""
 
-    def __init__(self, rng: random.Random) -> None:
-        self.rng = rng
+    def __init__(self, rng: random.Random, *, shared: bool) -> None:
+        self.rng, self.shared = rng, shared
         self.crowd = Crowd(NODES, 0)
         self.state = ClusterState()
-        self.state.apply_nodes(
-            (None, msgspec.json.decode(encoded(self.crowd.node(i)), type=Node)) for i in range(NODES)
-        )
+        self.state.apply_nodes((None, msgspec.json.decode(encoded(self.node(i)), type=Node)) for i in range(NODES))
         self.ledger = SessionLedger()
         self.policy = Policy()
         self.made, self.asked = 0, 0
         self.others: list[Pod] = []
-        for _ in range(int(NODES * GPUS * FULL) // 2):
+        for _ in range(SHARERS if shared else int(NODES * GPUS * FULL) // 2):
             self.somebody_comes()
         for gang in range(GANGS):
             start = rng.randrange(NODES - 8)
@@ -79,8 +84,19 @@ class _World:
                 self.state.apply_pods([(None, pod)])
         for i in range(IN_SESSION):
             group, node = f"new-{i // 4}", self.crowd.node_name(rng.randrange(NODES))
-            tried = Tried(f"tried-{i}", f"tried-{i}", "team", group, PREFILL, node, {"nvidia.com/gpu": 1}, 2)
+            asked = {VOLCANO_VGPU.count: 1} if shared else {"nvidia.com/gpu": 1}
+            tried = Tried(f"tried-{i}", f"tried-{i}", "team", group, PREFILL, node, asked, 2)
             self.ledger.allocated(tried)
+
+    def node(self, index: int) -> dict[str, Any]:
+        """A node with whole GPUs, or with the same cards in the hands of Volcano's vGPU plugin."""
+        node = self.crowd.node(index)
+        if self.shared:
+            cards = (f"GPU-{index}-{i},10,81559,NVIDIA H100,true,hami-core" for i in range(GPUS))
+            node["metadata"]["annotations"][VOLCANO_REGISTER] = ":".join(cards) + ":"
+            del node["status"]["allocatable"]["nvidia.com/gpu"]
+            node["status"]["allocatable"][VOLCANO_VGPU.count] = str(10 * GPUS)
+        return node
 
     def pod(self, phase: str, gang: str, node: str, gpus: int = 1) -> Pod:
         """A pod as the API server shows it."""
@@ -91,6 +107,10 @@ class _World:
         content["spec"]["nodeName"] = node
         for amounts in content["spec"]["containers"][0]["resources"].values():
             amounts["nvidia.com/gpu"] = str(gpus)
+            if self.shared:
+                del amounts["nvidia.com/gpu"]
+                mib = str(self.rng.choice((8192, 16384, 24576)))
+                amounts |= {"cpu": "2", VOLCANO_VGPU.count: "1", VOLCANO_VGPU.memory: mib}
         return msgspec.json.decode(encoded(content), type=Pod)
 
     def somebody_comes(self) -> None:

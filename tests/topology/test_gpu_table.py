@@ -18,6 +18,7 @@ from topology.gpu_capacity import GPU_COUNT, GPU_MEMORY, GPU_REPLICAS, MIG_CONFI
 from topology.gpu_devices import HAMI_REGISTER, VOLCANO_REGISTER, Device, Share, node_devices, pod_shares
 from topology.gpu_holds import GpuHold, hold_of
 from topology.gpu_request import GpuRequest
+from topology.gpu_table import gpu_table
 from topology.labels import GANG, GPU_PRODUCT, PHASE, PREFILL
 from topology.objects import Container, Metadata, Node, NodeCondition, NodeStatus, Pod, PodSpec, Resources
 from topology.snapshot import Assumed, snapshot_of
@@ -311,7 +312,7 @@ def test_real_mig_and_qgpu_resources() -> None:
 
 
 def test_a_table_from_the_one_before_is_the_table_made_anew() -> None:
-    """Snapshots one after the other, each starting from the last: the same as reading every card again."""
+    """Snapshots one after the other, each from the last that was looked at: the same as reading every card again."""
     state = ClusterState()
     made = [node(f"n{i}", notes={VOLCANO_REGISTER: TWO_CARDS}, have={"volcano.sh/vgpu-number": 20}) for i in range(3)]
     state.apply_nodes([(None, n) for n in (*made, gpus(4))])
@@ -331,8 +332,11 @@ def test_a_table_from_the_one_before_is_the_table_made_anew() -> None:
         planned = snapshot.with_assumed(
             {"x": Assumed("n2", {"pods": 1}, GpuHold(GpuRequest("Volcano vGPU", memory_mib=9)))}
         )
-        for now in (snapshot, planned, planned.without_assumed(["x"])):
-            anew = replace(now).gpus
+        emptied = replace(snapshot, used=np.zeros_like(snapshot.used), holds={})
+        for now in (planned, snapshot, planned.without_assumed(["x"]), emptied):
+            table, column = now.table, now.table.column["nvidia.com/gpu"]
+            held = {table.index[name]: holds for name, holds in now.holds.items()}
+            anew = gpu_table(table.gpus, now.used[:, column], held)
             for name in ("left_milli", "left_mib", "left_compute", "users", "overcommitted"):
                 assert getattr(now.gpus, name).tolist() == getattr(anew, name).tolist()
             assert now.gpus.doubts == anew.doubts

@@ -51,6 +51,10 @@ class RoomWeights:
     packing: Packing
     """How little is left on the node; of nodes that are equal else, the fuller one."""
 
+    mig: Weight
+    """Memory of MIG cards that no instance of the mix can use for want of a place, in cards; only a pod that asks for
+    MIG profiles has it."""
+
     order: float
     """A fixed order of the nodes, by name: filling them in order leaves whole ones whole. Never 0: scores stay
     distinct, since Volcano breaks ties at random and an explanation could then not be repeated."""
@@ -72,6 +76,7 @@ class Policy:
         balance=Weight(per_gpu=1.84, of=5.0, start=3.0),
         scarcity=Weight(per_gpu=4.6, of=5.0, start=5.0),
         packing=Packing(of=1.86, per_gpu=0.0, per_core=0.0, per_gpu_less=0.164),
+        mig=_NONE,
         order=0.14,
     )
     """A pod that takes a share of one GPU: what remains of that GPU is by far the most; the rest breaks its ties."""
@@ -82,6 +87,7 @@ class Policy:
         balance=Weight(per_gpu=2.4, of=8.0, start=5.0),
         scarcity=Weight(per_gpu=3.0, of=5.0, start=5.0),
         packing=Packing(of=1.86, per_gpu=0.03, per_core=0.0019, per_gpu_less=0.0),
+        mig=_NONE,
         order=1.14,
     )
     """A pod that takes whole GPUs leaves no remainder: fragmentation first, then balance."""
@@ -92,9 +98,22 @@ class Policy:
         balance=Weight(per_gpu=0.9, of=8.0, start=5.0),
         scarcity=_NONE,
         packing=Packing(of=3.4, per_gpu=0.0, per_core=0.005, per_gpu_less=0.0),
+        mig=_NONE,
         order=0.6,
     )
     """A pod without GPUs harms by the CPU that it takes away from GPUs."""
+
+    instances: RoomWeights = RoomWeights(
+        remainder=_NONE,
+        fragmentation=_NONE,
+        balance=_NONE,
+        scarcity=_NONE,
+        packing=Packing(of=0.0, per_gpu=0.0, per_core=0.0, per_gpu_less=0.0),
+        mig=Weight(per_gpu=19.43, of=38.86, start=19.43),
+        order=1.14,
+    )
+    """A pod that asks for MIG instances takes no part of a whole card, so the places of the others are all that it can
+    harm. One instance is on one card: the worst there is takes the whole card from the mix, the best gives it back."""
 
     volcano_weight: float = 10.0
     """Score points are multiplied by this for Volcano, which adds the scores of all plugins unweighted: its own ones

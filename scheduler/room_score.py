@@ -46,6 +46,8 @@ def weights_for(pod: PodShape, policy: Policy) -> RoomWeights:
     """The block for this kind of pod. One that asks for memory of cards shares them."""
     if not pod.gpus:
         return policy.without_gpu
+    if pod.profile:
+        return policy.instances
     return policy.sharing if pod.milli < WHOLE_MILLI else policy.whole
 
 
@@ -58,7 +60,7 @@ def room_points(
     states = room.take(first)
     rows = harm(states, pod, mix, model_gpus)
     each = max(pod.gpus, 1)
-    by_row = {name: _lost(getattr(rows, name) / each, getattr(weights, name)) for name in LOSSES}
+    by_row = {name: lost(getattr(rows, name) / each, getattr(weights, name)) for name in LOSSES}
     by_row["packing"] = _packed(rows, states, pod, weights.packing)
     best = _best(rows, np.sum(list(by_row.values()), axis=0))
     at = rows.node[best]
@@ -88,7 +90,8 @@ def order_points(place: Nano, places: int, of: float, within: NDArray[np.bool_] 
     return whole + (places - place) * ((QUANTUM - 1) // max(places, 1))
 
 
-def _lost(gpus: NDArray[np.float64], weight: Weight) -> Nano:
+def lost(gpus: NDArray[np.float64], weight: Weight) -> Nano:
+    """Points of a part by what is lost, in GPUs, (n,)."""
     return cut(weight.start - weight.per_gpu * gpus, weight.of)
 
 

@@ -3,7 +3,8 @@
 Rules of this file. (1) Points are integers in billionths. (2) Every node within the bound scores above every node
 beyond it. (3) Scores are distinct for every node asked: the last part is a place in the order of names. (4) The range
 starts at 0; a bad node is 0-ish, never negative. (5) Reach is one part; the rest say what the placement does to the
-room that remains (scheduler/room_score.py), and count for nodes within the bound alone.
+room that remains (scheduler/room_score.py; MIG places: topology/mig_nodes.py), and count for nodes within the bound
+alone.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from numpy.typing import NDArray
 from scheduler.decision import Candidate, Part
 from scheduler.policy import Policy
 from scheduler.room_of import room_of
-from scheduler.room_score import ROOM_PARTS, cut, order_points, room_points, weights_for
+from scheduler.room_score import ROOM_PARTS, cut, lost, order_points, room_points, weights_for
+from topology.mig_nodes import mig_harm
 from topology.pod_shape import PodShape
 from topology.reach import Reach
 from topology.snapshot import Mask, Snapshot
@@ -59,11 +61,14 @@ class Scored:
         share = np.where(fits, reach_share(reach_us, bound_us), 0.0)
         reach = cut(share * policy.reach_points, policy.reach_points)
         weights = weights_for(shape, policy)
-        of = {name: getattr(weights, name).of for name in ROOM_PARTS}
+        of = {name: getattr(weights, name).of for name in (*ROOM_PARTS, "mig")}
         # Only where the pod may go: what it would leave elsewhere is nobody's question.
         inside = np.flatnonzero(within)
-        points = {name: np.zeros(len(nodes), dtype=np.int64) for name in ROOM_PARTS}
-        if len(inside):
+        points = {name: np.zeros(len(nodes), dtype=np.int64) for name in of}
+        if len(inside) and of["mig"]:
+            cards = mig_harm(snapshot, nodes[inside], (shape.profile,), snapshot.mix.profiles)
+            points["mig"][inside] = lost(cards, weights.mig)
+        if len(inside) and any(of[name] for name in ROOM_PARTS):
             room = room_of(snapshot, nodes[inside], policy)
             found = room_points(room, shape, snapshot.mix, weights, snapshot.table.gpus.model_gpus)
             for name, of_node in found.parts.items():
@@ -71,7 +76,7 @@ class Scored:
         order = order_points(nodes, len(snapshot.table), weights.order, within)
         self.parts: tuple[tuple[str, NDArray[np.int64], float], ...] = (
             ("reach", reach, policy.reach_points),
-            *((name, points[name], of[name]) for name in ROOM_PARTS if of[name]),
+            *((name, points[name], most) for name, most in of.items() if most),
             ("order", order, weights.order),
         )
         self.total_nano: NDArray[np.int64] = np.sum([part for _, part, _ in self.parts], axis=0)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from topology.gpu_capacity import GPU_COUNT, NodeCards
 from topology.gpu_forms import MIG_PREFIX
+from topology.labels import GPU_PRODUCT
 from topology.mig_placement import best_start, fragmentation, layout, taken
 from topology.mig_profiles import MigCard, base_name, mig_card
 from topology.snapshot import Snapshot
@@ -92,18 +93,32 @@ def mig_harm(
 ) -> NDArray[np.float64]:
     """`fragmentation_added` of a pod's first profile on the nodes asked, (n,); 0 where nothing is known of a node's
     cards, so that an unknown node is neither good nor bad."""
-    harm = np.zeros(len(nodes))
-    if not profiles:
-        return harm
     table = snapshot.table
-    columns = {name: i for name, i in table.column.items() if name.startswith(MIG_PREFIX)}
-    for at, index in enumerate(nodes.tolist()):
-        offered = {name.removeprefix(MIG_PREFIX): int(table.allocatable[index, i]) for name, i in columns.items()}
-        if not any(offered.values()):
+    columns = {name.removeprefix(MIG_PREFIX): i for name, i in table.column.items() if name.startswith(MIG_PREFIX)}
+    if not profiles or not columns or not len(nodes):
+        return np.zeros(len(nodes))
+    names, at = tuple(columns), list(columns.values())
+    weights = tuple(sorted(mix.items()))
+    offered, held = table.allocatable[nodes][:, at], snapshot.used[nodes][:, at]
+    # Nodes in one state are alike; a cluster has few states.
+    alike: dict[tuple[str, str, bytes, bytes], float] = {}
+    harm = np.zeros(len(nodes))
+    for place, index in enumerate(nodes.tolist()):
+        if not offered[place].any():
             continue
-        held = {name.removeprefix(MIG_PREFIX): int(snapshot.used[index, i]) for name, i in columns.items()}
-        text = table.nodes[index].metadata.label(GPU_COUNT)
-        node = mig_node(table.cards_of(index), int(text) if text.isdigit() else 1, offered, held)
-        added = fragmentation_added(node, profiles[0], mix) if node is not None else 0.0
-        harm[at] = added if np.isfinite(added) else 0.0
+        labels = table.nodes[index].metadata
+        count = labels.label(GPU_COUNT)
+        key = labels.label(GPU_PRODUCT), count, offered[place].tobytes(), held[place].tobytes()
+        if key not in alike:
+            cards, number = table.cards_of(index), int(count) if count.isdigit() else 1
+            counts = (dict(zip(names, row[place].tolist(), strict=True)) for row in (offered, held))
+            node = mig_node(cards, number, *counts)
+            added = _added(node.card, node.used, profiles[0], weights) if node is not None else 0.0
+            alike[key] = added if np.isfinite(added) else 0.0
+        harm[place] = alike[key]
     return harm
+
+
+@lru_cache(maxsize=8192)
+def _added(card: MigCard, used: tuple[int, ...], profile: str, mix: tuple[tuple[str, float], ...]) -> float:
+    return fragmentation_added(MigNode(card, used), profile, dict(mix))

@@ -63,9 +63,9 @@ class CardMix:
         return self._worth
 
 
-def _rank(counted: tuple[PodShape, int]) -> tuple[int, int, int, int, int, tuple[str, ...]]:
+def _rank(counted: tuple[PodShape, int]) -> tuple[int, int, int, int, int, tuple[str, ...], str]:
     shape, count = counted
-    return -count, -shape.cpu_milli, -shape.milli, -shape.card_mib, -shape.gpus, shape.models
+    return -count, -shape.cpu_milli, -shape.milli, -shape.card_mib, -shape.gpus, shape.models, shape.profile
 
 
 class Mix:
@@ -76,6 +76,11 @@ class Mix:
         self.shapes: tuple[PodShape, ...] = tuple(s for s, _ in ordered)
         """All shapes, the most frequent first, ties by larger resources."""
         self.counts = np.array([c for _, c in ordered], dtype=np.int64)
+        self.profiles: dict[str, float] = {}
+        """MIG instances that its pods ask for, by profile."""
+        for shape, count in ordered:
+            if shape.profile:
+                self.profiles[shape.profile] = self.profiles.get(shape.profile, 0.0) + count * shape.gpus
         self.pods = int(self.counts.sum())
         reached = np.cumsum(self.counts) * 100 >= TYPICAL_PERCENT * self.pods
         self.typical = int(np.argmax(reached)) + 1 if self.pods else 0

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from topology.gpu_request import GpuRequest
 from topology.labels import GPU_PRODUCT, PREFILL
-from topology.mig_profiles import profile_mib
+from topology.mig_profiles import base_name, profile_mib
 from topology.objects import PodSpec
 from topology.remainder import WHOLE_MILLI
 from topology.resources import CPU, GPU, Amounts
@@ -18,13 +18,14 @@ from topology.resources import CPU, GPU, Amounts
 @dataclass(frozen=True, slots=True, order=True)
 class PodShape:
     """What a pod asks for, as far as room is concerned. Of each card: `milli` (1000 is a whole one) or `card_mib` of
-    memory or both; `models` that it accepts, empty for any."""
+    memory or both; `models` that it accepts, empty for any. `profile` is that of the MIG instances it asks for."""
 
     cpu_milli: int = 0
     gpus: int = 0
     milli: int = 0
     card_mib: int = 0
     models: tuple[str, ...] = ()
+    profile: str = ""
 
     def share_of(self, card_mib: int) -> int:
         """The binding share in milli, 1 or more, of a card with so much memory (0: unknown, memory binds nothing)."""
@@ -67,4 +68,5 @@ def shape_of(amounts: Amounts, gpu: GpuRequest | None = None, phase: str = "", s
     if phase != PREFILL:
         memory = max(memory, gpu.peak_mib)
     share = max(gpu.memory_milli, gpu.compute_milli)
-    return PodShape(cpu, gpu.count, min(share, WHOLE_MILLI), memory, models)
+    profile = base_name(gpu.profiles[0][0]) if gpu.profiles else ""
+    return PodShape(cpu, gpu.count, min(share, WHOLE_MILLI), memory, models, profile)

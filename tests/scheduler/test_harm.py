@@ -114,6 +114,6 @@ def test_the_order_is_distinct_and_falls(count: int, of: float) -> None:
 
 
 def test_the_points_of_every_kind_add_up_to_forty() -> None:
-    for weights in (Policy().sharing, Policy().whole, Policy().without_gpu):
-        losses = sum(getattr(weights, name).of for name in ("remainder", "fragmentation", "balance", "scarcity"))
+    for weights in (Policy().sharing, Policy().whole, Policy().without_gpu, Policy().instances):
+        losses = sum(getattr(weights, name).of for name in ("remainder", "fragmentation", "balance", "scarcity", "mig"))
         assert losses + weights.packing.of + weights.order == pytest.approx(100 - Policy().reach_points)

@@ -15,8 +15,11 @@ from scheduler.policy import Policy
 from scheduler.score import BOUND_SHARE, FLOOR_US, Scored, reach_share
 from tests.scheduler.clusters import node
 from tests.scheduler.small_cases import snapshots
+from topology.gpu_capacity import GPU_COUNT
+from topology.labels import GPU_PRODUCT
+from topology.objects import Metadata, Node, NodeStatus
 from topology.pod_mix import Mix
-from topology.pod_shape import shape_of
+from topology.pod_shape import PodShape, shape_of
 from topology.snapshot import Mask, Snapshot, snapshot_of
 
 GPU = "nvidia.com/gpu"
@@ -77,6 +80,40 @@ def test_without_gpus_cores_are_packed() -> None:
     one = Scored(snapshot, np.array([0]), shape_of({"cpu": 4000}), np.array([5.0]), 1000.0, Policy(), np.array([True]))
     # 3.4 less 4 cores x 0.005.
     assert [part.tolist() for name, part, _ in one.parts if name == "packing"] == [[3_380_000_000]]
+
+
+def test_an_instance_goes_where_the_mix_loses_no_place() -> None:
+    """One H100 a node, laid out as a 3g at slice 4 and 1g at 3 to 0. A pod on gpu-001 has the 1g at 3, gpu-002 is
+    empty, the card of gpu-003 is not known, gpu-004 has no instances. The other pods of the cluster want a 4g each."""
+    offers: dict[str, str | int | float] = {"nvidia.com/mig-3g.40gb": 1, "nvidia.com/mig-1g.10gb": 4}
+    nodes = [
+        Node(Metadata(name=name, labels={GPU_PRODUCT: product, GPU_COUNT: "1"}), status=NodeStatus(allocatable=have))
+        for name, product, have in (
+            ("gpu-001", "NVIDIA-H100-80GB-HBM3", offers),
+            ("gpu-002", "NVIDIA-H100-80GB-HBM3", offers),
+            ("gpu-003", "unheard-of", offers),
+            ("gpu-004", "NVIDIA-H100-80GB-HBM3", {}),
+        )
+    ]
+    mix = Mix([(PodShape(0, 1, 0, 40960, profile="4g.40gb"), 3)])
+    snapshot = replace(snapshot_of(nodes, [("gpu-001", {"nvidia.com/mig-1g.10gb": 1})]), mix=mix)
+    fits = np.array([True, True, True, False])
+
+    def ask(profile: str) -> Scored:
+        shape = PodShape(0, 1, 0, 40960, profile=profile)
+        return Scored(snapshot, np.arange(4), shape, np.full(4, 5.0), 1000.0, Policy(), fits)
+
+    # 3g: on gpu-001 a 4g has no place as it is, and with slices 4 to 7 gone too little memory anyway: nothing is lost
+    # any more that could be had, one card mended. On gpu-002 it takes 4 to 7 and leaves the 4g its place: as before.
+    every = ask("3g.40gb")
+    assert [name for name, _, _ in every.parts] == ["reach", "mig", "order"]
+    assert every.parts[1][1].tolist() == [38_860_000_000, 19_430_000_000, 19_430_000_000, 0]
+    assert sum(most for _, _, most in every.parts) == pytest.approx(100)
+    # 1g: on gpu-002 the best place is slice 6, which leaves 0 to 3 whole: as before. On gpu-001 nothing can be lost.
+    assert ask("1g.10gb").parts[1][1].tolist() == [19_430_000_000, 19_430_000_000, 19_430_000_000, 0]
+    for i in range(4):
+        candidate = every.candidate(i, "n", None)
+        assert candidate.score_nano == every.total_nano[i] == sum(part.points_nano for part in candidate.parts)
 
 
 def test_a_bound_below_the_floor_divides_by_nothing() -> None:

@@ -98,6 +98,11 @@ def test_added_and_removed_is_as_never_seen(shapes: list[PodShape], data: st.Dat
         (GpuRequest("volcano vGPU", count=1, memory_mib=4000), DECODE, PodShape(2000, 1, 0, 4000)),
         (GpuRequest("ours", memory_mib=4000, peak_mib=6000), DECODE, PodShape(2000, 1, 0, 6000)),
         (GpuRequest("ours", memory_mib=4000, peak_mib=6000), PREFILL, PodShape(2000, 1, 0, 4000)),
+        (
+            GpuRequest("MIG", count=2, profiles=(("2g.20gb.me", 2),)),
+            DECODE,
+            PodShape(2000, 2, 0, 20480, profile="2g.20gb"),
+        ),
         (GpuRequest("qGPU", memory_milli=300, compute_milli=500), DECODE, PodShape(2000, 1, 500)),
     ],
 )

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from topology.gpu_capacity import GPU_COUNT, NodeCards
 from topology.gpu_forms import MIG_PREFIX
-from topology.labels import GPU_PRODUCT
 from topology.mig_placement import best_start, fragmentation, layout, taken
 from topology.mig_profiles import MigCard, base_name, mig_card
 from topology.snapshot import Snapshot
@@ -97,28 +96,39 @@ def mig_harm(
     columns = {name.removeprefix(MIG_PREFIX): i for name, i in table.column.items() if name.startswith(MIG_PREFIX)}
     if not profiles or not columns or not len(nodes):
         return np.zeros(len(nodes))
-    names, at = tuple(columns), list(columns.values())
-    weights = tuple(sorted(mix.items()))
-    offered, held = table.allocatable[nodes][:, at], snapshot.used[nodes][:, at]
-    # Nodes in one state are alike; a cluster has few states.
-    alike: dict[tuple[str, str, bytes, bytes], float] = {}
+    names, at, weights = tuple(columns), list(columns.values()), tuple(sorted(mix.items()))
+    of_count, counts = table.label_groups(GPU_COUNT)
+    static, width = table.gpus, len(at)
+    size = static.memory_mib[nodes].max(axis=1, initial=0)
+    rows = np.column_stack(
+        [table.allocatable[nodes][:, at], snapshot.used[nodes][:, at], static.model_kind[nodes], size, of_count[nodes]]
+    )
+    # Nodes in one state are alike; a row's bytes are its state.
+    text, each, alike = rows.tobytes(), rows.itemsize * rows.shape[1], dict[bytes, float]()
     harm = np.zeros(len(nodes))
-    for place, index in enumerate(nodes.tolist()):
-        if not offered[place].any():
-            continue
-        labels = table.nodes[index].metadata
-        count = labels.label(GPU_COUNT)
-        key = labels.label(GPU_PRODUCT), count, offered[place].tobytes(), held[place].tobytes()
-        if key not in alike:
-            cards, number = table.cards_of(index), int(count) if count.isdigit() else 1
-            counts = (dict(zip(names, row[place].tolist(), strict=True)) for row in (offered, held))
-            node = mig_node(cards, number, *counts)
-            added = _added(node.card, node.used, profiles[0], weights) if node is not None else 0.0
-            alike[key] = added if np.isfinite(added) else 0.0
-        harm[place] = alike[key]
+    for place in range(len(nodes)):
+        state = text[place * each : (place + 1) * each]
+        if state not in alike:
+            row = rows[place].tolist()
+            offered, held, (kind, mib, group) = tuple(row[:width]), tuple(row[width:-3]), row[-3:]
+            number = int(counts[group]) if group >= 0 and counts[group].isdigit() else 1
+            alike[state] = _harm_of(static.models[kind], mib, number, names, offered, held, profiles[0], weights)
+        harm[place] = alike[state]
     return harm
 
 
-@lru_cache(maxsize=8192)
-def _added(card: MigCard, used: tuple[int, ...], profile: str, mix: tuple[tuple[str, float], ...]) -> float:
-    return fragmentation_added(MigNode(card, used), profile, dict(mix))
+@lru_cache(maxsize=16384)
+def _harm_of(
+    model: str,
+    mib: int,
+    count: int,
+    names: tuple[str, ...],
+    offered: tuple[int, ...],
+    held: tuple[int, ...],
+    profile: str,
+    mix: tuple[tuple[str, float], ...],
+) -> float:
+    cards = NodeCards(model=model, memory_mib=(mib,) if mib else ())
+    node = mig_node(cards, count, dict(zip(names, offered, strict=True)), dict(zip(names, held, strict=True)))
+    added = fragmentation_added(node, profile, dict(mix)) if node is not None else 0.0
+    return added if np.isfinite(added) else 0.0

@@ -28,6 +28,7 @@ class PartKind(Enum):
     """What a part is. The value is the word in the output."""
 
     GPU = "gpu"
+    MIG = "mig-instance"
     NIC = "nic"
     NVSWITCH = "nvswitch"
     PCIE_SWITCH = "pcie-switch"

@@ -1,6 +1,7 @@
 """The graph of one node from what its agent reports, and a topology file that fills in what a guest hides.
 
-NVLink comes first, PCIe where there is none; what nobody knows is `unknown`. A machine that shows every device directly
+NVLink comes first, PCIe where there is none; what nobody knows is `unknown`. Instances of a GPU in MIG mode are inside
+it. A machine that shows every device directly
 under one root complex and no NUMA node is a virtual one: its tree is made up, so its PCIe distances are not believed
 (NVIDIA/nccl#326), while its NVLinks are.
 """
@@ -29,11 +30,14 @@ def of_facts(node: str, facts: NodeFacts) -> Topology:
     for gpu in facts.gpus:
         inside = _above(node, gpu, build)
         build.part(Part(names[gpu.uuid], PartKind.GPU, inside, numa=gpu.numa_node, device=gpu.bus_id or ""))
+        for instance in gpu.mig.instances if _split(gpu) and gpu.mig is not None else ():
+            name = f"{names[gpu.uuid]} instance {instance.gpu_instance_id}"
+            build.part(Part(name, PartKind.MIG, names[gpu.uuid], numa=gpu.numa_node, device=instance.uuid or ""))
         if gpu.health is Health.LOST:
             build.warn(f"{names[gpu.uuid]} is lost: what it is joined to is from before")
     for nic in facts.nics:
         build.part(Part(nic.name, PartKind.NIC, _above(node, nic, build), numa=nic.numa_node, device=nic.bus_id or ""))
-    _nvlinks(node, facts.gpus, names, build)
+    _nvlinks(node, [gpu for gpu in facts.gpus if not _split(gpu)], names, build)
     _pcie(facts, names, build)
     return build.build()
 
@@ -44,6 +48,12 @@ def _names(gpus: Sequence[Gpu]) -> dict[str, str]:
         gpu.uuid: f"GPU{gpu.index}" if gpu.index is not None and indexes.count(gpu.index) == 1 else gpu.uuid
         for gpu in gpus
     }
+
+
+def _split(gpu: Gpu) -> bool:
+    """In MIG mode, where neither the GPU nor its instances can reach another GPU by NVLink or PCIe (NVIDIA MIG User
+    Guide, "Application Considerations": no peer to peer)."""
+    return gpu.mig is not None and gpu.mig.enabled
 
 
 def _above(node: str, device: Gpu | Nic, build: TopologyBuilder) -> str:

@@ -73,6 +73,7 @@ def summary(topology: Topology) -> str:
     """What was read, in one line."""
     names = {
         PartKind.GPU: "GPU",
+        PartKind.MIG: "MIG instance",
         PartKind.NIC: "NIC",
         PartKind.NVSWITCH: "NVSwitch",
         PartKind.PCIE_SWITCH: "PCIe switch",

@@ -12,8 +12,9 @@ import yaml
 
 from scheduler.decide import Ranking, decide
 from scheduler.decision import KEEP
+from scheduler.plan import plan
 from scheduler.policy import Policy
-from tests.scheduler.clusters import partner, pod, snapshot_from
+from tests.scheduler.clusters import gang_from, partner, pod, snapshot_from
 from topology.labels import PREFILL
 from topology.pod_mix import Mix
 from topology.pod_shape import shape_of
@@ -41,7 +42,7 @@ def ranking(given: Mapping[str, Any], snapshot: Snapshot, weight: float = Policy
 
 
 def test_the_cases_are_here() -> None:
-    assert set(CASES) >= {"C035", "C044", "C133"}
+    assert set(CASES) >= {"C035", "C041", "C044", "C133"}
 
 
 def test_c035_the_weight_is_ours() -> None:
@@ -69,6 +70,23 @@ def test_c044_replicas_leave_whole_nodes_whole() -> None:
     column = snapshot.table.column[GPU]
     assert len(set(used)) <= case["expect"]["nodes_used_at_most"]
     assert int((snapshot.used[:, column] == 0).sum()) >= case["expect"]["whole_nodes_at_least"]
+
+
+def test_c041_the_node_with_two_stays_for_two() -> None:
+    given, expect = CASES["C041"]["input"], CASES["C041"]["expect"]
+    snapshot, nodes = cluster_of(given), []
+    for i, gpus in enumerate(given["waves"]):
+        ranked = ranking(given | {"pod": given["pod"] | {"gpus": gpus}}, snapshot).decision.ranked
+        if not i:
+            lost = {c.node: part.points for c in ranked for part in c.parts if part.name == "fragmentation"}
+            assert lost == expect["fragmentation"]
+        nodes.append(ranked[0].node)
+        snapshot = snapshot.with_assumed({f"uid-{i}": Assumed(ranked[0].node, {GPU: gpus})})
+    assert nodes == expect["nodes"]
+    made = plan(gang_from(given), cluster_of(given))
+    assert set(made.places.values()) == {expect["pair"]}
+    for decision in made.decisions.values():
+        assert set(expect["parts"]) <= {part.name for part in decision.ranked[0].parts}
 
 
 @pytest.mark.parametrize("weight", CASES["C133"]["input"]["weights"])

@@ -10,14 +10,28 @@ from tests.scheduler.case_files import of_kind
 from tests.topology.test_readers import links
 from topology.cluster_state import ClusterState
 from topology.domains import chain_of
-from topology.facts import Distance, Gpu, GpuPair, Nic, NodeFacts, NodeState, NvLink, NvmlState, Remote
+from topology.facts import (
+    Distance,
+    Gpu,
+    GpuPair,
+    Mig,
+    MigInstance,
+    Nic,
+    NodeFacts,
+    NodeState,
+    NvLink,
+    NvmlState,
+    Remote,
+)
 from topology.formats import read
 from topology.graph import PartKind
 from topology.graph_arrays import domain_chains
 from topology.graph_of_facts import of_facts, overridden
-from topology.labels import LEAF
-from topology.objects import Metadata, Node
+from topology.labels import GPU_PRODUCT, LEAF
+from topology.objects import Metadata, Node, NodeStatus
 from topology.read_labels import of_cluster
+from topology.seen_cards import seen_cards
+from topology.snapshot import NodeTable
 
 
 @pytest.mark.parametrize("case", of_kind("topology"))
@@ -72,6 +86,41 @@ def test_a_case_of_facts(case: dict[str, Any]) -> None:
     mended = overridden(seen, read(given["override"]["file"].encode()), given["override"]["name"])
     assert links(mended) == set(expect["overridden"])
     assert mended.warnings[-1] == expect["said"]
+
+
+@pytest.mark.parametrize("case", of_kind("topology-mig"))
+def test_a_case_of_mig(case: dict[str, Any]) -> None:
+    given, expect = case["input"], case["expect"]
+    link = NvLink(link=0, active=True, remote=Remote.SWITCH, remote_bus_id=given["switch"])
+    gpus = tuple(
+        Gpu(uuid=f"GPU-{i}", index=i, bus_id=f"0000:0{i}:00.0", nvlinks=(link,), mig=_mig(entry.get("mig")))
+        for i, entry in enumerate(given["gpus"])
+    )
+    state = NodeState(collected_at_s=0, topology_generation=1, nvml=NvmlState.OK)
+    facts = NodeFacts(state=state, gpus=gpus)
+    seen = of_facts("n1", facts)
+    assert {part.name: part.inside for part in seen.of_kind(PartKind.MIG)} == expect["instances"]
+    assert [f"{at.a} {at.b} {at.kind}" for at in seen.links if at.kind.startswith("NV")] == expect["nvlinks"]
+    assert list(seen.warnings) == expect["warnings"]
+    labels = {GPU_PRODUCT: given["product"]}
+    table = NodeTable(
+        [Node(metadata=Metadata(name="n1", labels=labels), status=NodeStatus(allocatable=given["allocatable"]))],
+        cards={"n1": seen_cards(facts)},
+    )
+    cards = table.cards_of(0)
+    assert sum(cards.healthy) == len(cards.memory_mib) == expect["whole_cards"]
+    assert dict(cards.instances) == expect["offered"]
+    assert cards.uuids == ("GPU-2",)
+
+
+def _mig(instances: list[dict[str, Any]] | None) -> Mig | None:
+    if instances is None:
+        return None
+    found = tuple(
+        MigInstance(gpu_instance_id=i["id"], profile=i["profile"], start_slice=i["start"], size_slices=4)
+        for i in instances
+    )
+    return Mig(enabled=True, instances=found)
 
 
 @pytest.mark.parametrize("case", of_kind("topology-relist"))

@@ -22,7 +22,12 @@ _MAX_WORD_CHARS: Final = 32 * 1024
 _MAX_POD_CHARS: Final = 128 * 1024
 _MAX_MODEL_CHARS: Final = 512
 # Commands that show, test or set text but never serve: an option that they are given is somebody else's.
-_SILENT: Final = frozenset({"echo", "printf", "[", "[[", "test", "cat", "grep", "logger", ":", "read", "sed", "awk"})
+_SILENT: Final = frozenset(
+    {
+        *("echo", "printf", "[", "[[", "test", "cat", "grep", "logger", ":", "read", "sed", "awk", "ls", "sleep"),
+        *("mkdir", "touch", "rm", "cp", "mv", "ln", "chmod", "chown", "cd", "apt", "apt-get", "pip", "pip3"),
+    }
+)
 _BEFORE_A_COMMAND: Final = frozenset(
     {"then", "do", "else", "elif", "if", "while", "until", "exec", "time", "{", "(", "!"}
 )
@@ -84,6 +89,8 @@ def _words(argv: Sequence[str], env: Mapping[str, str], complete: bool) -> Itera
     left = _MAX_WORDS
     for position, raw in enumerate(argv):
         word = expanded(raw, env)
+        if position == script_at and position:
+            yield END  # the script's first command begins here, not with the shell
         for each in script_words(word, env, complete) if position == script_at else (word,):
             if left == 0:
                 return

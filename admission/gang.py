@@ -23,7 +23,10 @@ _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _DNS_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _NOT_IN_SLUG = re.compile(r"[^a-z0-9.]+")
 _LOOKS_HASHED = re.compile(r"-[0-9a-f]{8}")
-_PART_OF: Final = ("app.kubernetes.io/part-of", "app.kubernetes.io/instance", "helm-release-name")
+_PART_OF: Final = (
+    *("app.kubernetes.io/part-of", "app.kubernetes.io/instance", "helm-release-name"),
+    "ome.io/inferenceservice",
+)
 _KSERVE: Final = "llminferenceservice"  # KServe's part-of is the kind; the service's name is app.kubernetes.io/name
 _PHASE_WORDS: Final = frozenset({"prefill", "decode", "prefiller", "decoder"})
 _LWS_NAME: Final = "leaderworkerset.sigs.k8s.io/name"

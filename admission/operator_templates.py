@@ -6,6 +6,7 @@ pods are recognised by those. The first copy of each role stands for all. Each e
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -13,6 +14,7 @@ from admission.pod_templates import Filled, PodTemplate, Raw, count, filled, map
 from topology.labels import GROUP_NAME, TASK_SPEC, VOLCANO_SCHEDULER
 
 _LWS: Final = "leaderworkerset.sigs.k8s.io/"
+_NOT_IN_A_LABEL: Final = re.compile(r"[^A-Za-z0-9_.]+")
 
 
 def leader_worker_set(document: Raw, namespace: str) -> Iterator[PodTemplate]:
@@ -240,6 +242,38 @@ def inference_service(document: Raw, namespace: str) -> Iterator[PodTemplate]:
     yield PodTemplate(str(document.get("kind")), namespace, name, "", raw, count(predictor.get("minReplicas")))
 
 
+def ome_service(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+    """sgl-project/ome pkg/constants: with a decoder beside it, the engine prefills; their arguments tell."""
+    name, spec = _name(document), mapping(document.get("spec"))
+    for word in ("engine", "decoder", "router"):
+        part = mapping(spec.get(word))
+        for copy, inner in (
+            ("", part),
+            ("/leader", mapping(part.get("leader"))),
+            ("/worker", mapping(part.get("worker"))),
+        ):
+            runner = mapping(inner.get("runner"))
+            if not runner:
+                continue
+            pod_spec = {**inner, "containers": [{"name": "ome-container", **runner}]}
+            labels = {"ome.io/inferenceservice": name, "component": word}
+            raw = filled({"spec": pod_spec}, Filled(labels, generate_name=f"{name}-{word}-"))
+            replicas = count(part.get("minReplicas"))
+            yield PodTemplate(str(document.get("kind")), namespace, name, word + copy, raw, replicas)
+
+
+def llm_d_model_service(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+    """llm-d/llm-d-model-service internal/controller: a Deployment a role; its base configuration is not read."""
+    name, spec = _name(document), mapping(document.get("spec"))
+    model = str(mapping(spec.get("routing")).get("modelName") or name)
+    for word in ("prefill", "decode"):
+        part = mapping(spec.get(word))
+        if part:
+            labels = {"llm-d.ai/model": _NOT_IN_A_LABEL.sub("-", model).strip("-"), "llm-d.ai/role": word}
+            raw = filled({"spec": part}, Filled(labels, generate_name=f"{name}-{word}-"))
+            yield PodTemplate(str(document.get("kind")), namespace, name, word, raw, count(part.get("replicas")))
+
+
 def ray(document: Raw, namespace: str) -> Iterator[PodTemplate]:
     """ray-project/kuberay: head and worker groups; a RayService's or RayJob's cluster is inside its spec."""
     name, spec = _name(document), mapping(document.get("spec"))
@@ -286,6 +320,8 @@ KINDS: Final[dict[tuple[str, str], Reader]] = {
     ("orchestration.aibrix.ai", "RoleSet"): storm_service,
     ("serving.kserve.io", "LLMInferenceService"): llm_inference_service,
     ("serving.kserve.io", "InferenceService"): inference_service,
+    ("ome.io", "InferenceService"): ome_service,
+    ("llm-d.ai", "ModelService"): llm_d_model_service,
     ("ray.io", "RayCluster"): ray,
     ("ray.io", "RayService"): ray,
     ("ray.io", "RayJob"): ray,

@@ -66,9 +66,26 @@ _OTHERS: Final = (
     ("genai-perf", "load generator"),
     ("aiperf", "load generator"),
     ("guidellm", "load generator"),
+    ("lm_eval", "load generator"),
+    ("locust", "load generator"),
+    ("axolotl", "training"),
+    ("llamafactory-cli train", "training"),
 )
-_SCRIPTS: Final = re.compile(r"(proxy|router|gateway|frontend|load_?balanc|planner|bench)[a-z0-9_.-]*\.py$")
-_SCRIPT_KINDS: Final = {"bench": "load generator", "planner": "planner", "frontend": "frontend"}
+NOT_SERVING: Final = frozenset({"load generator", "training", "model download"})  # whatever its labels say
+# What only fetches files, if nothing is started after it.
+_FETCHERS: Final = ("hf download", "huggingface-cli download", "modelscope download")
+_SCRIPTS: Final = re.compile(
+    r"(proxy|router|gateway|frontend|load_?balanc|planner|bench|download|(?<![a-z])(?:pre)?train(?:ing)?(?![a-z])|finetun)"
+    r"[a-z0-9_.-]*\.py$"
+)
+_BENCHMARK: Final = re.compile(r"(?:bench|benchmark|[-_]perf|perftest)$")  # nixlbench, all_reduce_perf
+_SCRIPT_KINDS: Final = {
+    "bench": "load generator",
+    "planner": "planner",
+    "frontend": "frontend",
+    "download": "model download",
+    **dict.fromkeys(("train", "training", "pretrain", "pretraining", "finetun"), "training"),
+}
 _TARGET: Final = (
     r"(?:er)?s?(?:-(?:urls?|hosts?|servers?|selectors?|instances?|endpoints?|addr|address|model-labels|nodes?))?"
 )
@@ -125,8 +142,11 @@ def program_of(
     other = "" if engine else next((found for name, first in names if first and (found := _other(name))), "")
     if not _ROUTER_FLAGS.isdisjoint(flags):
         return Program(other="router")
-    if not engine and not other and _sends_to_both(flags):
-        other = "router"
+    if not engine and not other:
+        if _sends_to_both(flags):
+            other = "router"
+        elif any(first and name.startswith(_FETCHERS) for name, first in _names(commands[-1:])):
+            other = "model download"
     if engine or other:
         return Program(engine, other, bool(engine) and _complete(commands, flags))
     engine, other = _of_image(image)
@@ -175,6 +195,8 @@ def _other(name: str) -> str:
     if base.endswith(".py"):
         named = _SCRIPTS.search(base.lower())
         return _SCRIPT_KINDS.get(named[1], "router") if named else ""
+    if _BENCHMARK.search(base):
+        return "load generator"
     for start, kind in _OTHERS:
         if name == start or base == start or (name.startswith(start) and name[len(start) : len(start) + 1] in "._ "):
             return kind

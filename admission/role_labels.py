@@ -25,11 +25,13 @@ _LLM_LABELS: Final = (
     "nvidia.com/dynamo-",
     "serving.kserve.io/",
     "kserve.io/",
+    "ome.io/",
     "modelserving.volcano.sh/",
     "rbg.workloads.x-k8s.io/",
 )
 _ACCELERATORS: Final = ("gpu", "nvidia.com/", "ascend", "npu", "tpu", "gaudi")
 _MEDIA: Final = ("ffmpeg", "video", "codec", "transcod", "media", "gstreamer", "deepstream", "nvenc", "nvdec", "audio")
+_HALF_OF_A_MODEL: Final = "decoder"  # in training and in vision a decoder is a part of a model, not of a service
 _FIRST_WORDS: Final = 8
 _LONGEST: Final = 200
 _LLM_VARIABLES: Final = ("VLLM_", "SGLANG_", "LMCACHE_", "MOONCAKE_", "NIXL_", "DYN_", "TRTLLM_")
@@ -93,7 +95,8 @@ def plain(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     for key in PLAIN_KEYS:
         value = pod.metadata.label(key)
         says = role(value) if value else None
-        if says in (Says.PREFILL, Says.DECODE, Says.MIXED) and not may_serve(pod, calls):
+        serves = serves_language_models if value.lower() == _HALF_OF_A_MODEL else may_serve
+        if says in (Says.PREFILL, Says.DECODE, Says.MIXED) and not serves(pod, calls):
             yield Finding(Says.OPEN, f"label {key} {value}")
         elif says:
             yield Finding(says, f"label {key} {value}")
@@ -101,6 +104,8 @@ def plain(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
 
 def serves_language_models(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:
     """A known engine, a model among the arguments, a variable of an engine, or a label of a serving framework."""
+    if runs_no_engine(calls):
+        return False
     if any(call.program.engine or (call.model and call.is_engine) for call in calls):
         return True
     if any(key.startswith(_LLM_LABELS) for key in pod.metadata.labels or ()):
@@ -115,7 +120,14 @@ def serves_language_models(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:
 
 def may_serve(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:
     """It serves language models, or wants a GPU and shows no sign of the other trade in which things are decoded."""
+    if runs_no_engine(calls):
+        return False
     return serves_language_models(pod, calls) or (wants_gpu(pod) and not _handles_media(pod))
+
+
+def runs_no_engine(calls: tuple[EngineCall, ...]) -> bool:
+    """Every container is known to run something else: a router, a benchmark, a download."""
+    return bool(calls) and not any(call.is_engine for call in calls)
 
 
 def wants_gpu(pod: Pod) -> bool:

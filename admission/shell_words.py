@@ -34,6 +34,7 @@ _KUBELET_VARIABLE = re.compile(r"\$\(([A-Za-z_][\w.-]*)\)", re.ASCII)
 _ASSIGNMENT = re.compile(r"(?<![\w$-])([A-Za-z_]\w*)=", re.ASCII)
 _LITERAL = re.compile(r'"([^"\\$`]*)"(?=[\s;&|]|$)|\'([^\']*)\'(?=[\s;&|]|$)|([^\s"\'\\;&|$`()]*)(?=[\s;&|]|$)')
 _CONDITION = re.compile(r"\b(?:if|case|while|until|for|function)\b|&&|\|\||\(\)")
+_ARRAY: Final = re.compile(r"[A-Za-z_]\w*\+?=\(", re.ASCII)  # ARGS=( and ARGS+=( of bash: words of a command to come
 _MAX_DEFAULTS: Final = 256
 
 
@@ -61,9 +62,21 @@ def script_words(script: str, env: Mapping[str, str], complete: bool) -> Iterato
     script = script.replace("\\\n", " ")
     known, unsure = _variables(script, env)
     defaults = complete
+    in_array = False
     for match in _SCRIPT_WORD.finditer(script):
         word = match[0]
-        if _PLAIN_WORD.fullmatch(word):
+        opened = _ARRAY.match(word)
+        if opened:
+            in_array, word = True, word[opened.end() :]
+            yield END
+        if in_array and word == "\n" * len(word):
+            continue
+        closed = in_array and word[-1] == ")"  # in quotes it would not be the last character
+        if closed:
+            in_array, word = False, word[:-1]
+        if not word:
+            pass
+        elif _PLAIN_WORD.fullmatch(word):
             yield word
         elif word[0] == "#":
             continue
@@ -75,6 +88,8 @@ def script_words(script: str, env: Mapping[str, str], complete: bool) -> Iterato
                 yield from (_unquoted(part[0], {}, unsure, False) for part in _SCRIPT_WORD.finditer(text))
             else:
                 yield text
+        if closed:
+            yield END
 
 
 def _variables(script: str, env: Mapping[str, str]) -> tuple[Mapping[str, str], frozenset[str]]:

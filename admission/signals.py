@@ -14,6 +14,7 @@ from typing import Final
 from admission import engine_arguments, role_labels, weak_names
 from admission.command_line import EngineCall, engine_calls
 from admission.evidence import DECIDES, Confidence, Finding, Phase, PhaseReading, Row, Says
+from admission.programs import NOT_SERVING
 from topology import labels
 from topology.objects import Pod
 
@@ -190,10 +191,23 @@ def read_phase(pod: Pod, calls: tuple[EngineCall, ...] | None = None, rules: Rul
             if other.says in (Says.PREFILL, Says.DECODE, Says.NO_ENGINE) and _counts(other_row, other, first)
         )
         return PhaseReading(_phase(first.says), first.text, row.confidence, against)
+    if calls and all(call.program.other in NOT_SERVING for call in calls):
+        return _serves_nothing(calls[0], found)
     decided = [(row, finding) for row, finding in found if finding.says in DECIDES]
     if not decided:
         return _undecided(found, rules)
     return _decided(decided, found, calls, rules)
+
+
+def _serves_nothing(call: EngineCall, found: Sequence[tuple[Row, Finding]]) -> PhaseReading:
+    """A benchmark, a training or a download that was given the labels of what it is for."""
+    runs = f"{call.program.other} in container {call.container}"
+    against = tuple(
+        f"{finding.text} says {finding.says} but there is only a {runs}; not tagged"
+        for row, finding in found
+        if row.confidence is Confidence.HIGH and finding.says in (Says.PREFILL, Says.DECODE)
+    )
+    return PhaseReading(None, runs, Confidence.LOW, against, engine=False)
 
 
 def _counts(row: Row, other: Finding, first: Finding) -> bool:

@@ -24,6 +24,11 @@ def test_a_date_stays_a_string() -> None:
     assert document.content["metadata"]["labels"]["tag"] == "2025-05-27"
 
 
+def test_a_merged_key_may_be_set_again() -> None:
+    (document,) = documents("base: &b {kind: A, x: 1}\nmade: {<<: *b, kind: B}\n", "m.yaml")
+    assert document.content["made"] == {"kind": "B", "x": 1}
+
+
 BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
     f"{chr(98 + i)}: &{chr(98 + i)} [{', '.join(['*' + chr(97 + i)] * 10)}]\n" for i in range(7)
 )
@@ -37,6 +42,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         ("- kind: A\n", "m.yaml is 'document 1'; it must be an object"),
         ("kind: A\n---\njust text\n", "m.yaml is 'document 2'; it must be an object"),
         ("kind: List\nitems: [1]\n", "m.yaml, document 1 is 'item 1'; it must be an object"),
+        ("kind: A\nspec:\n  a: 1\n  b: 2\n  a: 3\n", "m.yaml is 'line 5'; it must be YAML: key 'a' stands twice"),
         (BOMB, "m.yaml is 'over 1000000 values'"),
     ],
 )

@@ -1,6 +1,7 @@
 """Every template that people write: what it is, written down by hand, and what we read.
 
-`templates/pods.yaml` has one pod a case, `templates/public_manifests.yaml` the public manifests of the data folder.
+`templates/pods.yaml` and `templates/teams.yaml` have one pod a case, `templates/public_manifests.yaml` the public
+manifests of the data folder.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from admission.pod_settings import read_settings
 
 HERE = Path(__file__).with_name("templates")
 DATA = Path(os.environ.get("ISOCHRONE_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data") / "manifests"
-PODS: dict[str, Any] = yaml.safe_load((HERE / "pods.yaml").read_text())
+PODS: dict[str, Any] = yaml.safe_load((HERE / "pods.yaml").read_text() + (HERE / "teams.yaml").read_text())
 PUBLIC: dict[str, Any] = yaml.safe_load((HERE / "public_manifests.yaml").read_text())
 
 

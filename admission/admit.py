@@ -131,11 +131,18 @@ def _entry(template: PodTemplate, rules: Rules) -> Admitted:
 
 
 def _half(entry: Admitted, unit: Sequence[Admitted]) -> Iterator[str]:
-    """A pod of a multi-node copy that tells no phase while its leader does: the copy would be held without it."""
+    """A pod of a multi-node copy that is not what its leader is: the copy would be held without it."""
     told = next((each for each in unit if each.tagging.phase), None)
     if entry.phase is None and told:
         part = told.template.template
         yield f"{part} is {told.tagging.phase} but this one tells nothing; set label {labels.PHASE} on both templates"
+    elif (
+        told
+        and told is not entry
+        and (entry.tagging.gang, entry.tagging.mode) != (told.tagging.gang, told.tagging.mode)
+    ):
+        part, both = told.template.template, f"{labels.PHASE} and {labels.GANG}"
+        yield f"{part}, of the same copy, is in another gang or held otherwise; set labels {both} on both templates"
 
 
 def _elsewhere(entry: Admitted, all_: Sequence[Admitted]) -> Iterator[str]:

@@ -30,7 +30,20 @@ _LLM_LABELS: Final = (
     "rbg.workloads.x-k8s.io/",
 )
 _ACCELERATORS: Final = ("gpu", "nvidia.com/", "ascend", "npu", "tpu", "gaudi")
-_MEDIA: Final = ("ffmpeg", "video", "codec", "transcod", "media", "gstreamer", "deepstream", "nvenc", "nvdec", "audio")
+_MEDIA: Final = (
+    "whisper",
+    "speech",
+    "ffmpeg",
+    "video",
+    "codec",
+    "transcod",
+    "media",
+    "gstreamer",
+    "deepstream",
+    "nvenc",
+    "nvdec",
+    "audio",
+)
 _HALF_OF_A_MODEL: Final = "decoder"  # in training and in vision a decoder is a part of a model, not of a service
 _FIRST_WORDS: Final = 8
 _LONGEST: Final = 200

@@ -14,10 +14,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from admission.queue_room import DEFAULT_QUEUE
+from topology.hold_book import HoldBook
 from topology.labels import GROUP_NAME
 from topology.objects import Pod, PodGroup
 from topology.resources import readable_request
-from topology.snapshot import Snapshot, change_hold
+from topology.snapshot import Snapshot
 
 PREEMPTABLE = "volcano.sh/preemptable"
 _CRITICAL = ("system-cluster-critical", "system-node-critical")
@@ -41,7 +42,7 @@ def without_inferiors(
         running[key] = running.get(key, 0) + 1
         if (pod.spec.priority or 0) < priority and _may_leave(pod):
             inferior.setdefault(key, []).append(pod)
-    used, holds = snapshot.used.copy(), dict(snapshot.holds)
+    used, holds = snapshot.used.copy(), HoldBook(snapshot.holds)
     anybody = False
     for key, theirs in sorted(inferior.items()):
         pod_group = pod_groups.get(key)
@@ -51,7 +52,7 @@ def without_inferiors(
         theirs.sort(key=lambda p: (p.metadata.creation_timestamp or "", p.metadata.name), reverse=True)
         for pod in theirs[: max(0, spare)]:
             if (node := snapshot.table.index.get(pod.spec.node_name)) is not None:
-                change_hold(holds, pod.spec.node_name, pod.metadata.uid, None)
+                holds.change(pod.spec.node_name, pod.metadata.uid, None)
                 used[node] -= snapshot.table.vector(readable_request(pod.spec)[0])[0]
                 anybody = True
     if not anybody:

@@ -19,8 +19,9 @@ from topology.agents_view import AgentsView
 from topology.facts import NodeFacts
 from topology.facts_age import Aged
 from topology.gpu_devices import REGISTERS
-from topology.gpu_holds import GpuHold, NodeHolds, hold_of
+from topology.gpu_holds import GpuHold, hold_of
 from topology.gpu_request import asks_for_cards, readable_gpus
+from topology.hold_book import HoldBook
 from topology.labels import DECISION, GANG, GATE, PHASE, PHASES
 from topology.measured_layer import MeasuredLayer
 from topology.measured_reach import MeasuredReach
@@ -28,7 +29,7 @@ from topology.objects import HyperNode, Node, Pod
 from topology.pod_mix import PodMix
 from topology.pod_shape import PodShape, shape_of
 from topology.resources import Amounts, readable_request
-from topology.snapshot import Assumed, NodeTable, Snapshot, change_hold
+from topology.snapshot import Assumed, NodeTable, Snapshot
 
 GangKey = tuple[str, str]
 """(namespace, gang)."""
@@ -66,7 +67,7 @@ class ClusterState:
         self._held: dict[str, Assumed] = {}  # by pod uid: bound pods
         self._assumed: dict[str, Assumed] = {}  # by pod uid: planned or nominated, not bound
         self._used = np.zeros((0, 0), dtype=np.int64)
-        self._holds: dict[str, NodeHolds] = {}  # by node name: pods that have parts of cards
+        self._holds = HoldBook()  # by node name: pods that have parts of cards
         self._snapshot: Snapshot | None = None
         self._mix = PodMix()
         self._shapes: dict[str, PodShape] = {}  # by pod uid: pods with GPUs, placed or waiting
@@ -179,7 +180,7 @@ class ClusterState:
                 table=table,
                 used=used,
                 assumed=dict(self._assumed),
-                holds=dict(self._holds),
+                holds=HoldBook(self._holds),
                 mix=self._mix.current(),
                 aged=self._agents.aged,
             )
@@ -285,7 +286,7 @@ class ClusterState:
             return
         for holding, hold in ((old, None), (new, new.hold if new is not None else None)):
             if holding is not None and holding.hold is not None:
-                change_hold(self._holds, holding.node, uid, hold)
+                self._holds.change(holding.node, uid, hold)
         if self._table is not None:
             for holding, sign in ((old, -1), (new, 1)):
                 if holding is not None and (i := self._table.index.get(holding.node)) is not None:

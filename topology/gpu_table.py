@@ -6,7 +6,7 @@ nodes that count whole GPUs alone are predicted: the lowest indices are taken fi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -16,8 +16,11 @@ from numpy.typing import NDArray
 from topology.gpu_capacity import NodeCards
 from topology.gpu_cards import WHOLE_MILLI, CardRow, left_milli
 from topology.gpu_holds import NodeHolds, held_row
+from topology.hold_book import HoldBook
 
 Int2D = NDArray[np.int64]
+Holds = Callable[[int], NodeHolds | None]
+"""What pods hold of a node's cards, by node index; None where amounts say everything."""
 
 
 class GpuStatic:
@@ -47,7 +50,7 @@ class GpuStatic:
         self.replicas = np.array([c.replicas for c in self.cards], dtype=np.int64)
         self.plain = bool((self.replicas <= 1).all() and not self.listed.any())
         """Every card is counted once, the lowest free index taken first, but by pods that have parts of cards."""
-        self.last: tuple[NDArray[np.int64], Mapping[str, NodeHolds], GpuTable] | None = None
+        self.last: tuple[NDArray[np.int64], HoldBook, GpuTable] | None = None
         """The last table made of these cards, and what it was made of: the next one differs on few nodes."""
         for array in (self.memory_mib, self.healthy, self.count, self.isolates, self.listed, self.replicas):
             array.setflags(write=False)
@@ -64,7 +67,7 @@ class GpuTable:
     bits 1 prefill, 2 decode. `users` (N, G): pods on the card, -1 once a pod has it whole or where there is none.
     `model` (N,): product names. `isolates` (N,): pods on one card cannot take each other's memory.
     `predicted` (N,): which card a pod has is a prediction. `overcommitted` (N,): more is held than there is.
-    `doubts`: node index to why the node is partly unknown.
+    `doubts`: node index to why the node is partly unknown. `used_gpus` (N,) and `holds` are what it was made of.
     """
 
     static: GpuStatic
@@ -80,14 +83,17 @@ class GpuTable:
     predicted: NDArray[np.bool_]
     overcommitted: NDArray[np.bool_]
     doubts: Mapping[int, tuple[str, ...]]
-    rows: Mapping[int, CardRow]
+    used_gpus: NDArray[np.int64]
+    holds: Holds
 
     def row(self, node: int) -> CardRow:
         """One node's cards as a row to plan on."""
-        known = self.rows.get(node)
-        if known is not None:
-            return known
-        size = len(self.static.cards[node].memory_mib)
+        cards, held, units = self.static.cards[node], self.holds(node), int(self.used_gpus[node])
+        if held is not None:
+            return held.row(cards, units)
+        if cards.replicas > 1 or (cards.listed and units):
+            return held_row(cards, {}, units)
+        size = len(cards.memory_mib)
         return CardRow(
             left_mib=tuple(self.left_mib[node, :size].tolist()),
             left_compute=tuple(self.left_compute[node, :size].tolist()),
@@ -102,31 +108,28 @@ def table_at(
     names: Sequence[str],
     index: Mapping[str, int],
     used_gpus: NDArray[np.int64],
-    holds: Mapping[str, NodeHolds],
+    holds: HoldBook,
 ) -> GpuTable:
     """The table of a moment, made from the last one of these cards: only nodes that differ from it are looked at,
     whichever way they came to differ. `names` (N,) and `index` are the nodes; the rest is as in `gpu_table`, but holds
     by node name. Neither may be changed afterwards."""
+
+    def held(node: int) -> NodeHolds | None:
+        return holds.get(names[node])
+
     if static.last is None:
-        made = gpu_table(static, used_gpus, {index[name]: held for name, held in holds.items() if name in index})
+        made = _filled(static, used_gpus, held, np.arange(len(names)))
     else:
         before_used, before, table = static.last
         nodes = set(np.flatnonzero(before_used != used_gpus).tolist())
-        if holds is not before:
-            # What a node holds is never changed in place, so other holds are another object.
-            others = [name for name, held in holds.items() if before.get(name) is not held]
-            if len(holds) - sum(1 for name in others if name not in before) < len(before):
-                others.extend(before.keys() - holds.keys())
-            nodes.update(index[name] for name in others if name in index)
-        held = {node: holds[names[node]] for node in nodes if names[node] in holds}
+        # What a node holds is never changed in place, so other holds are another object.
+        nodes.update(index[name] for name in holds.differing(before) if name in index)
         made = _changed(table, used_gpus, held, nodes)
     static.last = used_gpus, holds, made
     return made
 
 
-def _changed(
-    before: GpuTable, used_gpus: NDArray[np.int64], holds: Mapping[int, NodeHolds], nodes: Iterable[int]
-) -> GpuTable:
+def _changed(before: GpuTable, used_gpus: NDArray[np.int64], holds: Holds, nodes: Iterable[int]) -> GpuTable:
     """The table after something changed on these nodes alone: the others are taken from `before`."""
     at = np.array(sorted(nodes), dtype=np.int64)
     if not len(at):
@@ -134,15 +137,16 @@ def _changed(
     part = _filled(before.static, used_gpus, holds, at)
     arrays = {}
     for name in _BY_NODE:
-        whole = getattr(before, name).copy()
-        whole[at] = getattr(part, name)
-        whole.setflags(write=False)
-        arrays[name] = whole
-    rows, doubts = dict(before.rows), dict(before.doubts)
-    for node in at.tolist():
-        rows.pop(node, None)
-        doubts.pop(node, None)
-    return replace(before, rows=rows | dict(part.rows), doubts=doubts | dict(part.doubts), **arrays)
+        whole, now = getattr(before, name), getattr(part, name)
+        if not np.array_equal(whole[at], now):
+            arrays[name] = whole = whole.copy()
+            whole[at] = now
+            whole.setflags(write=False)
+    doubts = before.doubts
+    if doubts or part.doubts:
+        gone = set(at.tolist())
+        doubts = {node: why for node, why in doubts.items() if node not in gone} | dict(part.doubts)
+    return replace(before, doubts=doubts, used_gpus=used_gpus, holds=holds, **arrays)
 
 
 def gpu_table(
@@ -150,7 +154,7 @@ def gpu_table(
 ) -> GpuTable:
     """The table of a moment. `used_gpus` (N,) is what amounts count as taken of nvidia.com/gpu; `holds` are the pods
     that ask for parts of cards, by node index."""
-    return _filled(static, used_gpus, holds or {}, np.arange(len(static.cards)))
+    return _filled(static, used_gpus, (holds or {}).get, np.arange(len(static.cards)))
 
 
 _BY_NODE: Final = (
@@ -165,10 +169,8 @@ _BY_NODE: Final = (
 """Arrays that change with pods."""
 
 
-def _filled(
-    static: GpuStatic, used_gpus: NDArray[np.int64], holds: Mapping[int, NodeHolds], at: NDArray[np.int64]
-) -> GpuTable:
-    """The table of the nodes `at` alone: arrays in their order, rows and doubts by node index."""
+def _filled(static: GpuStatic, used_gpus: NDArray[np.int64], holds: Holds, at: NDArray[np.int64]) -> GpuTable:
+    """The table of the nodes `at` alone: arrays in their order, doubts by node index."""
     units_of = used_gpus[at]
     taken = np.arange(static.width)[None, :] < units_of[:, None]
     free = static.healthy[at] & ~taken
@@ -178,17 +180,16 @@ def _filled(
     peaks, phases = np.zeros_like(left), np.zeros_like(left)
     users = np.where(free, 0, -1)
     over = units_of > static.count[at] * static.replicas[at]
-    rows: dict[int, CardRow] = {}
     doubts: dict[int, tuple[str, ...]] = {}
     # Where a card is counted several times, or by a plugin's own list, the lowest index is not the rule.
     special = (static.replicas[at] > 1) | (static.listed[at] & (units_of > 0))
     for i, (node, units, odd) in enumerate(zip(at.tolist(), units_of.tolist(), special.tolist(), strict=True)):
-        held = holds.get(node)
+        held = holds(node)
         if held is None and not odd:
             continue
         cards = static.cards[node]
         row = held.row(cards, units) if held is not None else held_row(cards, {}, units)
-        rows[node], size = row, len(cards.memory_mib)
+        size = len(cards.memory_mib)
         shares[i, :size] = left_milli(cards, row)
         left[i, :size] = np.maximum(row.left_mib, 0)
         compute[i, :size] = row.left_compute
@@ -214,5 +215,6 @@ def _filled(
         predicted=~static.listed,
         overcommitted=over,
         doubts=doubts,
-        rows=rows,
+        used_gpus=used_gpus,
+        holds=holds,
     )

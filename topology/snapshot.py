@@ -20,6 +20,7 @@ from topology.gpu_capacity import NodeCards, lists_whole_gpus_in_vain, node_card
 from topology.gpu_holds import GpuHold, NodeHolds
 from topology.gpu_table import GpuStatic, GpuTable, table_at
 from topology.hardware_links import SeenLinks
+from topology.hold_book import HoldBook
 from topology.labels import HOSTNAME
 from topology.objects import HyperNode, Node, PodSpec
 from topology.pod_mix import NO_MIX, Mix
@@ -200,7 +201,7 @@ class Snapshot:
             column = self.gpu_column
             used = np.zeros(len(self.table), dtype=np.int64) if column is None else self.used[:, column]
             table = self.table
-            self._gpus.append(table_at(table.gpus, table.names, table.index, used, self.holds))
+            self._gpus.append(table_at(table.gpus, table.names, table.index, used, HoldBook(self.holds)))
         return self._gpus[0]
 
     def at(self, taken_at_s: float, facts_age_s: float, table: NodeTable) -> Snapshot:
@@ -219,26 +220,17 @@ class Snapshot:
 
     def _changed(self, gone: Iterable[str], pods: Mapping[str, Assumed]) -> Snapshot:
         used, merged = self.used.copy(), dict(self.assumed)
-        holds: dict[str, NodeHolds] | None = None
+        holds: HoldBook | None = None
         changes = [(uid, pod, -1) for uid in gone if (pod := merged.pop(uid, None)) is not None]
         for uid, pod, sign in (*changes, *((uid, pod, 1) for uid, pod in pods.items())):
             if (i := self.table.index.get(pod.node)) is not None:
                 used[i] += sign * self.table.vector(pod.amounts)[0]
             if pod.hold is not None:
-                holds = dict(self.holds) if holds is None else holds
-                change_hold(holds, pod.node, uid, pod.hold if sign > 0 else None)
+                holds = HoldBook(self.holds) if holds is None else holds
+                holds.change(pod.node, uid, pod.hold if sign > 0 else None)
         merged.update(pods)
         used.setflags(write=False)
         return replace(self, used=used, assumed=merged, holds=self.holds if holds is None else holds)
-
-
-def change_hold(holds: dict[str, NodeHolds], node: str, uid: str, hold: GpuHold | None) -> None:
-    """Put one pod's hold on a node, or take it away with None; a node without holds has no entry."""
-    changed = holds.get(node, NodeHolds()).with_hold(uid, hold)
-    if changed.holds:
-        holds[node] = changed
-    else:
-        holds.pop(node, None)
 
 
 def room_for(free: Amount2D, need: Amount2D) -> Amount2D:
@@ -264,7 +256,7 @@ def snapshot_of(
         if name in table.index:
             used[table.index[name]] += table.vector(amounts)[0]
     used.setflags(write=False)
-    parts: dict[str, NodeHolds] = {}
+    parts = HoldBook()
     for name, uid, hold in holds:
-        change_hold(parts, name, uid, hold)
+        parts.change(name, uid, hold)
     return Snapshot(id="s1", taken_at_s=0.0, table=table, used=used, holds=parts)

@@ -340,4 +340,4 @@ def test_a_table_from_the_one_before_is_the_table_made_anew() -> None:
             for name in ("left_milli", "left_mib", "left_compute", "users", "overcommitted"):
                 assert getattr(now.gpus, name).tolist() == getattr(anew, name).tolist()
             assert now.gpus.doubts == anew.doubts
-            assert dict(now.gpus.rows) == dict(anew.rows)
+            assert [now.gpus.row(i) for i in range(len(table))] == [anew.row(i) for i in range(len(table))]

@@ -1,0 +1,38 @@
+"""Holds by node, copied and compared: as plain dictionaries would be."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from topology import hold_book
+from topology.gpu_holds import GpuHold, NodeHolds
+from topology.gpu_request import GpuRequest
+from topology.hold_book import HoldBook
+
+HOLD = GpuHold(GpuRequest("Volcano vGPU", memory_mib=9))
+STEPS = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("xy"), st.booleans(), st.booleans()), max_size=40)
+
+
+@settings(max_examples=100, deadline=None)
+@given(STEPS, st.integers(0, 3))
+def test_a_book_is_a_dictionary_that_remembers(steps: list[tuple[str, str, bool, bool]], most: int) -> None:
+    """Changes on one node for a pod that comes or goes; now and then a copy is kept, which must stay as it was."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hold_book, "MOST_CHANGED", most)
+        book, plain = HoldBook(), dict[str, NodeHolds]()
+        kept = [(HoldBook(book), dict(plain))]
+        for node, uid, comes, copied in steps:
+            book.change(node, uid, HOLD if comes else None)
+            after = plain.pop(node, NodeHolds()).with_hold(uid, HOLD if comes else None)
+            plain |= {node: after} if after.holds else {}
+            if copied:
+                kept.append((HoldBook(book), dict(plain)))
+        for copy, was in (*kept, (book, plain)):
+            assert dict(copy) == was
+            assert len(copy) == len(was)
+            for other, before in kept:
+                changed = {node for node in "abcd" if copy.get(node) is not other.get(node)}
+                assert set(copy.differing(other)) == changed
+                assert {node for node in "abcd" if was.get(node) != before.get(node)} <= changed

@@ -124,7 +124,7 @@ def card_fit(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> CardF
     held = capacity - gpus.left_mib[at]
     room = capacity * limits.planned_milli // 1000 - held
     room = np.where(peak > 0, np.minimum(room, capacity * limits.peak_milli // 1000 - held - peak), room)
-    none = (gpus.static.count[at] == 0) | ~_serving(gpus, request.form)[at]
+    none = (gpus.static.count[at] == 0) | ~_serving(gpus, request.form, at)
     free = (users >= 0) & ~none[:, None]
     if request.whole:
         free &= replica[:, None] | (users == 0)
@@ -147,9 +147,10 @@ def card_fit(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> CardF
     return CardFit(free & enough, free & (capacity > 0), asked, room, most - burst, request.count, none)
 
 
-def _serving(gpus: GpuTable, form: str) -> Mask:
-    answers = {kind: serves(kind, form) for kind in set(gpus.static.kind)}
-    return np.array([answers[kind] for kind in gpus.static.kind], dtype=bool)
+def _serving(gpus: GpuTable, form: str, at: Ints) -> Mask:
+    answers = np.array([serves(kind, form) for kind in gpus.static.kinds], dtype=bool)
+    serving: Mask = answers[gpus.static.kind[at]]
+    return serving
 
 
 def _claims(need: CardNeed, capacity: Ints, replicas: Ints) -> tuple[Ints, Ints]:

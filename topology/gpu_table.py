@@ -38,7 +38,9 @@ class GpuStatic:
             self.healthy[i, :size] = cards.healthy
         self.count = np.array([len(c.memory_mib) for c in self.cards], dtype=np.int64)
         self.model = np.array([c.model for c in self.cards], dtype=object)
-        self.kind: tuple[str, ...] = tuple(c.kind for c in self.cards)
+        kinds, form = np.unique(np.array([c.kind for c in self.cards], dtype=str), return_inverse=True)
+        self.kinds: tuple[str, ...] = tuple(kinds.tolist())
+        self.kind: NDArray[np.int64] = form.reshape(-1).astype(np.int64)  # (N,), counts into `kinds`
         models, kind = np.unique(np.array([c.model for c in self.cards], dtype=str), return_inverse=True)
         self.models: tuple[str, ...] = tuple(models.tolist())
         self.model_kind: NDArray[np.int64] = kind.reshape(-1).astype(np.int64)  # (N,), counts into `models`

@@ -21,49 +21,79 @@ from topology.snapshot import Snapshot
 @dataclass(frozen=True, slots=True)
 class GpuPick:
     """Cards by index. `predicted`: somebody else picks. `joined`: the word of their worst pair, empty for one card or
-    where nobody knows it. `better`: the best set that was free and its word, where it is better than this one."""
+    where nobody knows it. `network`: how many have a network card beside them, or one on a rail of the partner's cards;
+    empty where that is not known. `better`: the best set that was free and its word, where it is better than this one.
+    """
 
     gpus: tuple[int, ...]
     predicted: bool = True
     joined: str = ""
     better: str = ""
+    network: str = ""
 
     def show(self) -> str:
-        """`0,1 (PIX)`, `2,3 (SYS; 4,5 would be PIX)`."""
+        """`0,1 (PIX)`, `2,3 (SYS; 4,5 would be PIX)`, `0,1 (PIX; 2 of 2 on the partner's rails)`."""
         named = ",".join(map(str, self.gpus))
-        said = "; ".join(part for part in (self.joined, self.better) if part)
+        said = "; ".join(part for part in (self.joined, self.network, self.better) if part)
         return f"{named} ({said})" if said else named
 
 
-def gpu_pick(snapshot: Snapshot, request: PodRequest, node: int) -> GpuPick | None:
+def gpu_pick(snapshot: Snapshot, request: PodRequest, node: int, partner: int | None = None) -> GpuPick | None:
     """The cards a pod will have on a node, the pod itself not counted there yet; None where nothing better than "some"
-    can be said: no GPU asked, MIG instances, or plain GPUs of which nobody knows how they are joined."""
+    can be said: no GPU asked, MIG instances, or plain GPUs of which nobody knows how they are joined. `partner` is the
+    node of its farthest partner."""
     gpu = request.gpu
     if gpu is None or gpu.profiles:
         return None
     cards = snapshot.table.cards_of(node)
     if gpu.plain and cards.links is None:
         return None
-    column, name = snapshot.gpu_column, snapshot.table.names[node]
-    units = int(snapshot.used[node, column]) if column is not None else 0
-    held = snapshot.holds.get(name)
-    row = held_row(cards, held.holds if held is not None else {}, units)
+    row = _row(snapshot, cards, node)
     if gpu.whole and cards.links is not None:
-        return _whole(cards, row, gpu)
+        rails = partner_rails(snapshot, partner) if partner is not None and partner != node else None
+        return _whole(cards, row, gpu, rails)
     chosen = choose(cards, row, gpu, request.phase, EVERYTHING)
     return GpuPick(tuple(sorted(chosen)), gpu.predicted) if chosen else None
 
 
-def _whole(cards: NodeCards, row: CardRow, gpu: GpuRequest) -> GpuPick | None:
+def partner_rails(snapshot: Snapshot, node: int) -> frozenset[int]:
+    """Rails of the cards in use on the partner's node, its own among them: numbers of live network cards there, as the
+    agent sees them. Empty where no agent does."""
+    cards = snapshot.table.cards_of(node)
+    if cards.links is None or not cards.links.rails_known:
+        return frozenset()
+    users = _row(snapshot, cards, node).users
+    rails = zip(cards.links.rails, users, cards.healthy, strict=True)
+    return frozenset(rail for rail, there, healthy in rails if rail is not None and there and healthy)
+
+
+def _row(snapshot: Snapshot, cards: NodeCards, node: int) -> CardRow:
+    column = snapshot.gpu_column
+    units = int(snapshot.used[node, column]) if column is not None else 0
+    held = snapshot.holds.get(snapshot.table.names[node])
+    return held_row(cards, held.holds if held is not None else {}, units)
+
+
+def _whole(cards: NodeCards, row: CardRow, gpu: GpuRequest, rails: frozenset[int] | None) -> GpuPick | None:
+    """`rails` are the partner's; None where it is on the same node, so that no network card matters."""
     links = cards.links
     free = [users == 0 for users in row.users]
     taken = plugin_set(links, free, gpu.count) if links is not None else None
     if links is None or taken is None:
         return None
-    got, best = judge_set(links, taken, free), best_set(links, free, gpu.count)
+    theirs = rails or frozenset[int]()
+    got, best = judge_set(links, taken, free, (), theirs), best_set(links, free, gpu.count, (), theirs)
+    network = _network(got, theirs) if links.rails_known and rails is not None else ""
     if gpu.count == 1:
-        return GpuPick(taken, gpu.predicted)
-    return GpuPick(taken, gpu.predicted, got.worst, _better(got, best))
+        return GpuPick(taken, gpu.predicted, network=network)
+    return GpuPick(taken, gpu.predicted, got.worst, _better(got, best), network)
+
+
+def _network(got: GpuSet, rails: frozenset[int]) -> str:
+    count = len(got.gpus)
+    if rails:
+        return f"{count - got.off_rail} of {count} on the partner's rails"
+    return f"{count - got.without_nic} of {count} beside a network card" if got.without_nic else ""
 
 
 def _better(got: GpuSet, best: GpuSet | None) -> str:

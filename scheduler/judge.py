@@ -272,7 +272,7 @@ def record_of(
         facts_age_s=snapshot.facts_age_s,
         agents=snapshot.agent_ages(named),
         predicted_gpus=request.gpus > 0 or (request.gpu is not None and request.gpu.predicted),
-        pick=gpu_pick(snapshot, request, chosen) if chosen is not None else None,
+        pick=gpu_pick(snapshot, request, chosen, node) if chosen is not None else None,
     )
 
 

@@ -6,7 +6,7 @@ import itertools
 
 from scheduler.decide import decide
 from scheduler.explain_block import placement_block
-from scheduler.gpu_set import GpuPick, gpu_pick
+from scheduler.gpu_set import GpuPick, gpu_pick, partner_rails
 from scheduler.plan import plan
 from scheduler.request import GangRequest, PodRequest
 from scheduler.verdicts import VerdictCode
@@ -141,6 +141,32 @@ def test_the_pick_is_what_the_plugin_would_take() -> None:
     # One is taken, by prediction the first: 2 and 3 are the pair behind one switch.
     assert gpu_pick(state.snapshot(0, 0), wanting(2), 0) == GpuPick((2, 3), joined="PIX")
     assert gpu_pick(state.snapshot(0, 0), wanting(4), 0) is None
+
+
+def test_rails_of_the_partner() -> None:
+    """The network cards beside GPUs 0 and 1 are rails 0 and 1, those of 2 and 3 are down. On n2 one GPU is in use, by
+    prediction the first, on rail 0: of GPUs 0 and 1 of n1 only the first is on it."""
+    state = state_of(facts())
+    other = gpu_node()
+    state.apply_nodes([(None, Node(metadata=Metadata(name="n2", labels=other.metadata.labels), status=other.status))])
+    state.assume("partner", "n2", {"nvidia.com/gpu": 1})
+    assert partner_rails(state.snapshot(0, 0), 1) == frozenset()  # no agent there
+    unseen = gpu_pick(state.snapshot(0, 0), wanting(2), 0, 1)
+    assert unseen is not None
+    assert unseen.show() == "0,1 (PIX)"
+    apart = gpu_pick(state.snapshot(0, 0), wanting(3), 0, 1)
+    assert apart is not None
+    assert apart.show() == "0,1,2 (SYS; 2 of 3 beside a network card)"
+    state.apply_facts("n2", None, facts())
+    snapshot = state.snapshot(0, 0)
+    assert partner_rails(snapshot, 1) == {0}
+    pick = gpu_pick(snapshot, wanting(2), 0, 1)
+    assert pick is not None
+    assert pick.show() == "0,1 (PIX; 1 of 2 on the partner's rails)"
+    alone = gpu_pick(snapshot, wanting(1), 0, 1)
+    assert alone is not None
+    assert alone.show() == "0 (1 of 1 on the partner's rails)"
+    assert gpu_pick(snapshot, wanting(2), 0, 0) == GpuPick((0, 1), joined="PIX")  # the same node: no network
 
 
 def test_nothing_is_said_of_cards_that_nobody_saw() -> None:

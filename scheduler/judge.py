@@ -249,12 +249,12 @@ def record_of(
 ) -> Decision:
     """The decision that these findings make; names the worst partner of the chosen node."""
     table = snapshot.table
-    pair = None
+    pair, other = None, None
     named = [miss.node for miss in nearest.values()] if chosen is None else [table.names[chosen]]
     if chosen is not None and partners:
-        name, node = partner_of(table, chosen, partners, bound)
-        named.append(table.names[node])
-        reach = table.reach.between(chosen, node, bound.size_bytes)
+        name, other = partner_of(table, chosen, partners, bound)
+        named.append(table.names[other])
+        reach = table.reach.between(chosen, other, bound.size_bytes)
         mine = (name, request.name) if request.phase != PREFILL else (request.name, name)
         pair = PairReach(prefill=mine[0], decode=mine[1], reach=reach)
     return Decision(
@@ -272,7 +272,7 @@ def record_of(
         facts_age_s=snapshot.facts_age_s,
         agents=snapshot.agent_ages(named),
         predicted_gpus=request.gpus > 0 or (request.gpu is not None and request.gpu.predicted),
-        pick=gpu_pick(snapshot, request, chosen, node) if chosen is not None else None,
+        pick=gpu_pick(snapshot, request, chosen, other) if chosen is not None else None,
     )
 
 

@@ -76,6 +76,8 @@ class BatchAdmission:
                 track = self._tracks[key] = Track(last_arrival_s=now)
             if not pods.keys() <= track.known:
                 track.last_arrival_s = now
+            if track.stands and pods.keys() != track.known:
+                self._free_those_behind(key)  # it may rank behind them now
             track.known = set(pods)
             track.dirty, track.rank = True, None
             track.changed.set()
@@ -166,12 +168,15 @@ class BatchAdmission:
             track = self._tracks.get(key)
             if track is None or not self._is_due(track, now):
                 continue  # a look before it changed that
+            stood = track.stands
             try:
                 self._look(key, now)
             except Exception:
                 log.exception("gang %s/%s could not be looked at", *key)
                 track.dirty = False
                 self._later(track, now)
+            if stood and not track.stands:
+                self._free_those_behind(key)
             now = monotonic_s()
             if now - began >= _LOT_S:
                 break
@@ -207,7 +212,11 @@ class BatchAdmission:
         track.dirty, track.due_s, track.behind = False, None, None
         self._check_group(key, track, now)
         pods = self._state.gang_pods(*key)
-        if track.group_made and not track.going and not any(pod.has_gate(GATE) for pod in pods):
+        none_held = not any(pod.has_gate(GATE) for pod in pods)
+        if track.reserved and none_held and not self._departures.more_later(pods):
+            log.info("gang %s/%s: nobody is to come any more for whom room was kept", *key)
+            self._turn.give_back(track)
+        if track.group_made and not track.going and none_held:
             track.waiting_growth = None  # all of it was let go: by far the most common look
             return
         view = view_of(key, pods, self._superseded)
@@ -233,9 +242,11 @@ class BatchAdmission:
         missing = self._missing_group(view)
         track.awaits_group = missing or ""
         if missing:
+            track.waiting_growth = None
             self._turn.say(view.held, for_group(missing))
             return
         if lost := lost_partners(view, self._state.table()):
+            track.below = False
             self._turn.wait(track, view.held, for_lost(lost))  # a node that comes back, or a pod that goes, is growth
             return
         work = self._turn.take(track, view, now, lambda: self._older(key))
@@ -247,9 +258,7 @@ class BatchAdmission:
         """Gangs below their minimum that wait for room and rank before this one, first in rank first."""
         mine = self._rank(key)
         waiting = [
-            other
-            for other in self._lively
-            if other != key and (t := self._tracks.get(other)) is not None and t.waiting_growth is not None and t.below
+            other for other in self._lively if other != key and (t := self._tracks.get(other)) is not None and t.stands
         ]
         return sorted((k for k in waiting if self._rank(k) < mine), key=self._rank)
 

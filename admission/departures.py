@@ -43,7 +43,7 @@ class Departures:
         settings: BatchSettings,
     ) -> None:
         self._state, self.gatekeeper, self._words = state, gatekeeper, words
-        self._pod_groups, self._top_owner, self._more_later = pod_groups, top_owner, more_later
+        self._pod_groups, self._top_owner, self.more_later = pod_groups, top_owner, more_later
         self.settings = settings
         self.known_fields: frozenset[str] = frozenset(OPTIONAL)  # of a PodGroup, in this cluster
 
@@ -112,7 +112,7 @@ class Departures:
             if not is_ours(name, view.key[1]):
                 continue
             words = self._words.group_annotations(result)
-            wanted = wanted_pod_group(view, pods, self._top_owner, words, self._more_later, self.known_fields)
+            wanted = wanted_pod_group(view, pods, self._top_owner, words, self.more_later, self.known_fields)
             if track.preempts:
                 # Volcano's enqueue action compares these with what is free, and only an enqueued group may preempt.
                 del wanted["spec"]["minResources"]

@@ -9,7 +9,7 @@ the others is kept for a time.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from admission.gang_request import GangView
 from admission.units import short_units, size_of, unit_of
@@ -97,8 +97,10 @@ def _workers(view: GangView, top_of: TopOf) -> tuple[list[PodRequest], dict[str,
         if not all(p.metadata.uid in gated for p in mine):
             continue  # its leader runs: the workers come as pods of their own
         template = top.spec.leader_worker_template
-        spec = template.worker_template.spec if template is not None else sample.spec
-        amounts, gpu = readable_request(spec)[0], readable_gpus(spec, sample.metadata.annotations)[0]
+        spec, notes = sample.spec, sample.metadata.annotations
+        if template is not None:
+            spec, notes = template.worker_template.spec, template.worker_template.metadata.annotations
+        amounts, gpu = readable_request(spec)[0], readable_gpus(spec, notes)[0]
         phase = sample.metadata.label(PHASE)
         for i in range(missing):
             uid = f"{_PREFIX}{top.metadata.uid}/{unit}/{i}"
@@ -127,5 +129,5 @@ def _ordered(view: GangView, phase: str, wanted: int, controller_of: WorkloadOf)
         for i in range(max(0, min(to_come, wanted - len(found)))):
             like = pod_request_of(sample)
             name = f"{sample.metadata.name}-expected-{i}"
-            found.append(PodRequest(f"{_PREFIX}{uid}/{i}", like.namespace, name, phase, like.amounts, like.spec))
+            found.append(replace(like, uid=f"{_PREFIX}{uid}/{i}", name=name, phase=phase))
     return found

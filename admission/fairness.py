@@ -14,6 +14,7 @@ from admission.gang_request import GangView, request_of, view_of
 from admission.overtaking import Overtaking
 from admission.preemption import without_inferiors
 from admission.queue_room import DEFAULT_QUEUE, QueueRoom
+from admission.units import plan_units
 from scheduler.decision import Outcome, Plan
 from scheduler.plan import plan
 from scheduler.policy import Policy
@@ -119,10 +120,11 @@ class Fairness:
         """Whether it would fit these nodes with nothing else on them. Asked once per node table and request."""
         request = request_of(view, snapshot.table)
         known = self._fits_empty.get(key)
-        if known is None or known[0] is not snapshot.table or known[1] != request:
+        facts = self._state.table().reach  # a snapshot's own is a copy of it that tells ages
+        if known is None or known[0] is not facts or known[1] != request:
             empty = replace(snapshot, used=np.zeros_like(snapshot.used), assumed={}, holds={})
             fits = bool(plan(request, empty, self._policy, advise=False).places)
-            self._fits_empty[key] = known = (snapshot.table, request, fits)
+            self._fits_empty[key] = known = (facts, request, fits)
         return known[2]
 
     def went(self, key: GangKey, older_waiting: Sequence[GangKey]) -> None:
@@ -144,7 +146,13 @@ class Fairness:
     # --- lower priorities ----------------------------------------------------------------------
 
     def by_preemption(
-        self, key: GangKey, view: GangView, request: GangRequest, snapshot: Snapshot, now_s: float
+        self,
+        key: GangKey,
+        view: GangView,
+        request: GangRequest,
+        units: Mapping[str, str],
+        snapshot: Snapshot,
+        now_s: float,
     ) -> Plan | None:
         """A plan among those who would have to leave for a gang of this priority; None if there is none."""
         priority = priority_of(view.members)
@@ -155,7 +163,7 @@ class Fairness:
         roomier = without_inferiors(snapshot, self._kept.pods.values(), self._kept.pod_groups, queue, priority)
         if roomier is None:
             return None
-        result = plan(request, roomier, self._policy, advise=False)
+        result = plan_units(request, units, roomier, self._policy)
         return result if result.outcome == Outcome.PLANNED and result.places else None
 
 

@@ -38,6 +38,11 @@ class Track:
     tries: int = 0
 
     @property
+    def stands(self) -> bool:
+        """It waits for room for its minimum, so that younger gangs may have to stay behind it."""
+        return self.waiting_growth is not None and self.below
+
+    @property
     def next_s(self) -> float | None:
         """When there is something to do even if nobody touches the gang."""
         return min(

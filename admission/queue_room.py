@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from scheduler.request import GangRequest, PodRequest
 from topology.bad_input import BadInput
@@ -76,28 +77,38 @@ class QueueRoom:
         ]
         return min(gaps, key=lambda g: (g.left / max(g.need, 1), g.queue, g.resource), default=None)
 
-    def those_that_fit(self, gang: GangRequest) -> tuple[tuple[PodRequest, ...], QueueShort | None]:
+    def those_that_fit(
+        self, gang: GangRequest, units: Mapping[str, str] = MappingProxyType({})
+    ) -> tuple[tuple[PodRequest, ...], QueueShort | None]:
         """Members that the queue can hold together: the minimum of each phase, then one of each phase in turn.
 
-        With nobody comes what the minimum lacks; with some but not all, what the first one left out lacks.
+        `units` is pod uid to unit: the pods of one unit are in or out together. With nobody comes what the minimum
+        lacks; with some but not all, what the first one left out lacks.
         """
         core: list[PodRequest] = []
-        rest: list[tuple[int, str, PodRequest]] = []
+        rest: list[tuple[int, str, list[PodRequest]]] = []
         for phase in PHASES:
-            mine = sorted((m for m in gang.members if m.phase == phase), key=lambda m: (m.name, m.uid))
-            needed = gang.still_needed(phase)
-            core += mine[:needed]
-            rest += [(turn, phase, m) for turn, m in enumerate(mine[needed:])]
+            wholes: dict[str, list[PodRequest]] = {}
+            for m in sorted((m for m in gang.members if m.phase == phase), key=lambda m: (m.name, m.uid)):
+                wholes.setdefault(units.get(m.uid) or f"{m.uid}/", []).append(m)
+            needed, turn = gang.still_needed(phase), 0
+            for whole in wholes.values():  # in the order of their first pods
+                if needed > 0:
+                    core += whole
+                    needed -= len(whole)
+                else:
+                    rest.append((turn, phase, whole))
+                    turn += 1
         total = sum_amounts(m.amounts for m in core)
         short = self.short_of(total)
         if short is not None:
             return (), short
         kept, first_short = list(core), None
-        for _, _, member in sorted(rest, key=lambda r: r[:2]):
-            more = sum_amounts((total, member.amounts))
+        for _, _, whole in sorted(rest, key=lambda r: r[:2]):
+            more = sum_amounts((total, *(m.amounts for m in whole)))
             short = self.short_of(more)
             if short is None:
-                kept.append(member)
+                kept += whole
                 total = more
             else:
                 first_short = first_short or short

@@ -2,9 +2,9 @@
 
 A pod cannot be gated again, so a new plan needs a new pod: after `replan_after` it is deleted and its owner makes
 another, which is held and planned like any joiner. Only a pod that never started, and only where the owner is a
-ReplicaSet or StatefulSet: a Job would count a failure, an LWS group would restart as a whole, nobody would remake a
-bare pod. Each time in a row a gang is planned anew the patience doubles, so that a disagreement with Volcano (a rule
-that the plan does not know) does not turn into pods that come and go for ever.
+ReplicaSet or StatefulSet: a Job would count a failure, nobody would remake a bare pod, and an LWS group, whose
+StatefulSets LWS makes, would restart as a whole. Each time in a row a gang is planned anew the patience doubles, so
+that a disagreement with Volcano (a rule that the plan does not know) does not turn into pods that come and go for ever.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from admission.units import LWS_NAME
 from topology.cluster_state import GangKey
 from topology.objects import Pod
 
@@ -65,7 +66,8 @@ class Unplaced:
         if not self._replan_after_s or now_s - waits.since_s < self.patience_s(gang):
             return Step.CLEAR if nominated and not fits_nomination else Step.WAIT
         owner = pod.metadata.controller
-        if owner is not None and owner.kind in REMAKERS and pod.status.phase in ("", "Pending"):
+        remade = owner is not None and owner.kind in REMAKERS and not pod.metadata.label(LWS_NAME)
+        if remade and pod.status.phase in ("", "Pending"):
             return Step.RENEW
         if waits.told:
             return Step.WAIT

@@ -65,21 +65,24 @@ class Turn:
 
     def take(self, track: Track, view: GangView, now_s: float, older: Callable[[], Sequence[GangKey]]) -> Work | None:
         """Plan the gang and start what follows; None if it waits. `older` gives those that wait and rank before it."""
-        self.give_back(track)
         snapshot = self._snapshot()
+        if track.reserved:
+            snapshot = snapshot.without_assumed(track.reserved)  # kept for this gang, so it may use it
         view, asked, expected = self._asked(view, snapshot, track, now_s)
         if not any(not is_expected(m.uid) for m in asked.members):
+            track.waiting_growth, track.below = None, False
             return None
+        units = units_by_uid(view.members) | dict(expected.unit_of)
         room = self._fairness.queue_room(view, now_s)
-        members, queue_short = room.those_that_fit(asked) if room is not None else (asked.members, None)
+        members, queue_short = room.those_that_fit(asked, units) if room is not None else (asked.members, None)
         track.awaits_queue = queue_short is not None
         if queue_short is not None:
             track.due_s = now_s + QUEUE_LAG_S
         if queue_short is not None and not members:
+            track.below = False  # not for room on nodes
             self.wait(track, view.held, for_queue(queue_short))
             return None
         request = replace(asked, members=members)
-        units = units_by_uid(view.members) | dict(expected.unit_of)
         result = plan_units(request, units, snapshot, self._policy)
         self.plans += 1
         if result.outcome == Outcome.HELD and self._voice.is_news(view, result):
@@ -92,8 +95,9 @@ class Turn:
             self._wait_for_pods(track, view, result, now_s)
             return None
         if not result.places:
-            made = self._fairness.by_preemption(view.key, view, request, snapshot, now_s)
+            made = self._fairness.by_preemption(view.key, view, request, units, snapshot, now_s)
             if made is not None and not expected.pods:
+                self.give_back(track)
                 track.waiting_growth = None
                 work = self._go(track, view, made, nominate=False)
                 self.say(view.members, for_preemption(priority_of(view.members)))
@@ -105,7 +109,10 @@ class Turn:
             track.behind = first
             self.wait(track, view.held, behind(first, self._fairness.passed(first)))
             return None
+        self.give_back(track)
         self._reserve(track, result, now_s)
+        if left_out:
+            track.waiting_growth = self._state.growth
         result = _without_expected(result)
         if left_out:
             kept = {m.uid for m in members}

@@ -192,6 +192,7 @@ class Node(_Slim, frozen=True):
 
 
 class PodTemplate(_Slim, frozen=True):
+    metadata: Metadata = Metadata()
     spec: PodSpec = PodSpec()
 
 

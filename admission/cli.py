@@ -83,7 +83,7 @@ def controller() -> None:
 
 @app.command()
 def agent() -> None:
-    """Report this node's GPUs, links, network cards and their holders. Settings come from ISOCHRONE_* variables."""
+    """Report this node's GPUs, links and network cards. Settings come from ISOCHRONE_* variables."""
     # A fresh process in place of this one: without the command line's own modules it is 9 MB smaller, for good.
     started = "from topology.agent_main import main; main()"
     os.execv(sys.executable, [sys.executable, "-c", started])  # noqa: S606  # no shell is wanted
@@ -106,7 +106,7 @@ def release(
     ] = False,
     kubeconfig: Annotated[str, typer.Option("--kubeconfig", help="Path; else the usual places.")] = "",
 ) -> None:
-    """Let held pods go by hand: make their PodGroup if it is missing, then open our gate and no other."""
+    """Let held pods go by hand. Their PodGroup is made if it is missing, then our gate is opened and no other."""
     if everywhere and (namespace or pods):
         raise BadInput("--all", "given with -n or POD", "use one or the other")
     if not (everywhere or namespace or pods or gang):
@@ -143,7 +143,9 @@ def admit(
     output: Annotated[str, typer.Option("-o", "--output", metavar="text|json", help="How to print.")] = "text",
     rules: Annotated[str, typer.Option("--rules", metavar="FILE", help="The webhook's rule file.")] = "",
 ) -> None:
-    """Print what the webhook would make of the pods of manifests, and why; no cluster is needed.
+    """Print what the webhook would make of manifests, and why.
+
+    No cluster is needed.
 
     Exit codes: 0, everything was read; 1, a pod would be refused; 2, something cannot be read.
     """
@@ -202,7 +204,10 @@ def volcano_conf(
         ),
     ] = "",
 ) -> None:
-    """Print the plugin to add to Volcano's scheduler configuration, or say what is wrong with one that exists."""
+    """Print the plugin for Volcano, or check a configuration.
+
+    The plugin goes into Volcano's scheduler configuration; --check says what is wrong with one that exists.
+    """
     from scheduler import volcano_conf as conf
 
     if not check:
@@ -229,7 +234,7 @@ def _read(file: str, option: str) -> str:
 def demo(
     output: Annotated[str, typer.Option("--output", metavar="FILE", help="Write the plain text to a file too.")] = "",
 ) -> None:
-    """Show on this terminal what Isochrone does: a made-up cluster, four gangs, every decision explained."""
+    """Show on this terminal what Isochrone does. A made-up cluster, four gangs, every decision explained."""
     from admission.demo import run
 
     raise typer.Exit(run(output))

@@ -29,7 +29,7 @@ from topology.show_measurements import COLUMNS, group_line, readout_json, row_of
 
 ROWS_SHOWN: Final = 24
 
-app = typer.Typer(help="Measured reach: what it is and where it comes from.", no_args_is_help=True)
+app = typer.Typer(help="Read measurements of reach.", no_args_is_help=True)
 
 
 @app.callback()
@@ -45,7 +45,7 @@ def import_(
     operation: Annotated[
         str, typer.Option("--operation", help="Which nccl-tests program ran, where the file does not say: sendrecv ...")
     ] = "",
-    output: Annotated[str, typer.Option("-o", "--output", help="table or json.")] = "table",
+    output: Annotated[str, typer.Option("-o", "--output", metavar="table|json", help="How to print.")] = "table",
     save: Annotated[
         str, typer.Option("--save", metavar="FILE", help="Put the values into this file of measured reach.")
     ] = "",
@@ -54,7 +54,11 @@ def import_(
     time: Annotated[str, typer.Option("--time", help="When it was measured, RFC 3339; for --save.")] = "",
     valid: Annotated[str, typer.Option("--valid", help="How long it counts in full.")] = "30d",
 ) -> None:
-    """Read outputs of nccl-tests, OSU, perftest, CUDA's and superbench's tools: what they measure, between whom."""
+    """Read what measuring tools print: between whom, how long.
+
+    Of nccl-tests, OSU, perftest, p2pBandwidthLatencyTest, nvbandwidth (between GPUs) and superbench's gpu-copy, and
+    profiled CSV tables.
+    """
     if output not in ("table", "json"):
         raise BadInput("--output", output, "use table or json")
     readouts = [(file, _read(file, operation)) for file in files]

@@ -24,7 +24,7 @@ app = typer.Typer(
 )
 
 _NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)  # fabrics have capitals
-_Output = Annotated[str, typer.Option("-o", "--output", metavar="FORMAT", help="text or json.")]
+_Output = Annotated[str, typer.Option("-o", "--output", metavar="text|json", help="How to print.")]
 
 
 @app.command("import")
@@ -32,7 +32,7 @@ def import_file(
     file: Annotated[str, typer.Argument(metavar="FILE", help="A topology file; - reads standard input.")],
     output: _Output = "text",
 ) -> None:
-    """Read FILE, whichever known format it has, and say what it holds; a file that is not understood is refused."""
+    """Read a topology file and say what it holds. Any known format is found; what is not understood is refused."""
     from topology.graph_text import as_dict, summary
 
     as_json = _wants_json(output)
@@ -59,7 +59,7 @@ def show(
     sys_root: Annotated[str, typer.Option(envvar="ISOCHRONE_SYS_ROOT", hidden=True)] = "/sys",
     proc_root: Annotated[str, typer.Option(envvar="ISOCHRONE_PROC_ROOT", hidden=True)] = "/proc",
 ) -> None:
-    """Draw a topology, of FILE, of this machine or of the cluster: the matrix in nvidia-smi's words, and a tree."""
+    """Draw FILE, this machine or the cluster. The matrix is in nvidia-smi's words, and a tree follows."""
     from topology.graph_text import around, as_dict, picture
 
     as_json = _wants_json(output)

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scheduler.decision import Outcome, Plan
 from scheduler.gang_search import GangSearch
 from scheduler.judge import Need, need_of
+from scheduler.memory_policy import card_slots
 from scheduler.minimum import choices
 from scheduler.partners import nodes_of
 from scheduler.planned import Places, planned
@@ -49,8 +50,9 @@ def plan(gang: GangRequest, snapshot: Snapshot, policy: Policy | None = None, *,
         expanded += more
         if anywhere is not None and (places is None or len(anywhere) > len(places)):
             places = anywhere
-    if places is not None:
+    if places is not None and _stand_together(asked, snapshot, places):
         return planned(gang, snapshot, policy, asked.needs, places, expanded)
+    complete &= places is None
     if gang.mode == PREFERRED:
         gang = replace(gang, bound=_no_bound(gang.bound, snapshot))
     return _held(asked, gang, snapshot, policy, expanded, complete=complete, advise=advise)
@@ -118,6 +120,27 @@ def _held(
         shortfall=shortfall,
         expanded=expanded,
     )
+
+
+def _stand_together(asked: _Asked, snapshot: Snapshot, places: Places) -> bool:
+    """Whether every pod that shares cards still fits its node with all others in place.
+
+    Which card a pod gets is the device plugin's choice and is predicted; in another order than the search's the
+    prediction can differ, and the last guard, which sees the others first, would refuse what was planned.
+    """
+    names = snapshot.table.names
+    sharing = [m for m in asked.members if m.uid in places and asked.needs[m.uid].cards is not None]
+    if not sharing:
+        return True
+    after = snapshot.with_assumed(
+        {m.uid: Assumed(names[places[m.uid]], m.amounts, m.hold) for m in asked.members if m.uid in places}
+    )
+    for member in sharing:
+        cards = asked.needs[member.uid].cards
+        node = np.array([places[member.uid]], dtype=np.int64)
+        if cards is not None and card_slots(after.without_assumed([member.uid]).gpus, cards, node)[0] < 1:
+            return False
+    return True
 
 
 def _no_bound(bound: ReachBound, snapshot: Snapshot) -> ReachBound:

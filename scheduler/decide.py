@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from itertools import repeat
+from operator import itemgetter
 from typing import Final
 
 import numpy as np
@@ -17,7 +18,7 @@ from scheduler.partners import reach_to
 from scheduler.policy import Policy
 from scheduler.request import Partner, PodRequest, ReachBound
 from topology.isochrone_sets import nearest_us
-from topology.snapshot import Snapshot, room_for
+from topology.snapshot import NodeTable, Snapshot, room_for
 
 _UNKNOWN: Final = -1
 
@@ -45,7 +46,7 @@ def decide(
     """
     policy, bound = policy or Policy(), bound or ReachBound()
     table = snapshot.table
-    places = np.fromiter(map(table.index.get, asked, repeat(_UNKNOWN)), dtype=np.int64, count=len(asked))
+    places = _places(table, asked)
     among = np.zeros(len(table), dtype=bool)
     among[places[places != _UNKNOWN]] = True
     known = np.flatnonzero(among)
@@ -65,6 +66,15 @@ def decide(
         for i, name in enumerate(unknown):
             scores[name] = lowest * (len(unknown) - i) / (len(unknown) + 1)
     return Ranking(decision=decision, scores=scores)
+
+
+def _places(table: NodeTable, asked: Sequence[str]) -> NDArray[np.int64]:
+    """Index of each name in the node table, (asked,); -1 for a node that is not there."""
+    if len(asked) > 1:
+        # Usually every name is known: one call then looks them all up.
+        with suppress(KeyError):
+            return np.array(itemgetter(*asked)(table.index), dtype=np.int64)
+    return np.array([table.index.get(name, _UNKNOWN) for name in asked], dtype=np.int64)
 
 
 def _room_for_a_partner_us(snapshot: Snapshot, need: Need, size_bytes: int) -> NDArray[np.float64]:

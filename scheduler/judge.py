@@ -105,9 +105,10 @@ def judge(
     if need.cards is not None and not need.missing:
         # The rarest of all: counted resources would do, and no card has the memory.
         cards = card_fit(snapshot.gpus, need.cards, nodes)
+        lacking = ~cards.fits
         for short, code in (
-            (~cards.fits, VerdictCode.INSUFFICIENT_GPU),
-            (cards.only_memory, VerdictCode.INSUFFICIENT_MEMORY),
+            (lacking.copy(), VerdictCode.INSUFFICIENT_GPU),
+            (lacking & cards.but_for_memory, VerdictCode.INSUFFICIENT_MEMORY),
             (cards.none, VerdictCode.RESOURCE_MISSING),
         ):
             short &= codes != VerdictCode.RESOURCE_MISSING
@@ -178,11 +179,13 @@ def _shortage(
         miss = short_of_cards(table.names, judged.nodes, judged.cards, within, code, on_cards)
         return miss if len(on_cards) == len(at) else replace(miss, mixed=True)
     nodes, columns = judged.nodes[at], judged.short_of[at]
-    free = snapshot.free[nodes]
-    have, asked = snapshot.free[nodes, columns], need.row[columns]
+    allocatable = table.allocatable[nodes]
+    free = allocatable - snapshot.used[nodes]
+    each = np.arange(len(at))
+    have, asked = free[each, columns], need.row[columns]
     within = judged.scored.reach_us[at] <= bound.us
     alone = ((free < need.row) & (need.row > 0)).sum(axis=1) == 1
-    suffices = within & alone & (table.allocatable[nodes, columns] >= asked)
+    suffices = within & alone & (allocatable[each, columns] >= asked)
     gap = (asked - np.maximum(have, 0)) / np.maximum(asked, 1)
     rank = np.where(suffices, 0, np.where(within, 1, 2))
     first = np.flatnonzero(rank == rank.min())

@@ -96,10 +96,10 @@ class CardFit:
         return enough
 
     @property
-    def only_memory(self) -> Mask:
-        """Nodes that would have enough cards, but not enough memory on them, (n,)."""
-        short: Mask = ~self.fits & (self.free.sum(axis=1) >= self.count)
-        return short
+    def but_for_memory(self) -> Mask:
+        """Nodes with enough cards, whatever memory these have, (n,)."""
+        enough: Mask = self.free.sum(axis=1) >= self.count
+        return enough
 
     def best(self) -> tuple[Ints, Ints]:
         """(need, room) in MiB of the card that is in the way, (n,): with the `count` best cards of a node the last."""

@@ -6,7 +6,8 @@ except the last step of the order, which is smaller than any real difference and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +24,9 @@ Nano = NDArray[np.int64]
 
 QUANTUM = 1_000_000
 """A thousandth of a point, in billionths: what two nodes must differ by to differ at all."""
+
+MOST_STATES = 8_192
+"""States that are remembered for one kind of pod: half a megabyte."""
 
 WIDEST_HOST = 8
 """GPUs of a wide host; narrower ones are compared with it."""
@@ -55,22 +59,66 @@ def room_points(
     room: Room, pod: PodShape, mix: Mix, weights: RoomWeights, model_gpus: Nano | None = None
 ) -> RoomPoints:
     """Points of every node of `room` for one more `pod`; on each, of the GPU that is best for it. `model_gpus` is as in
-    `harm`."""
-    first, same = room.states()
-    states = room.take(first)
+    `harm`.
+
+    States are remembered with the mix: few nodes change between two calls, and of many pods one asks like the other.
+    """
+    gpus = b"" if model_gpus is None else model_gpus.tobytes()
+    found = mix.kept((_States, pod, weights, room.models, gpus), _States).of(
+        room.marks(), lambda first: _by_state(room.take(first), pod, mix, weights, model_gpus)
+    )
+    return RoomPoints(dict(zip(ROOM_PARTS, found, strict=False)), found[-1])
+
+
+class _States:
+    """Points by state: marks, ascending, and a row for each part, with `card_left` as the last."""
+
+    def __init__(self) -> None:
+        self._known: tuple[NDArray[np.uint64], Nano] = (
+            np.zeros(0, np.uint64),
+            np.zeros((len(ROOM_PARTS) + 1, 0), np.int64),
+        )
+
+    def of(self, marks: NDArray[np.uint64], work_out: Callable[[Nano], Nano]) -> Nano:
+        """Rows for nodes in these states, (parts + 1, n). `work_out` is asked about one node of every new state."""
+        known, rows = self._known
+        at = np.searchsorted(known, marks)
+        met = at < len(known)
+        met[met] = known[at[met]] == marks[met]
+        if not met.all():
+            new = np.flatnonzero(~met)
+            fresh, first = np.unique(marks[new], return_index=True)
+            if len(known) + len(fresh) > MOST_STATES:
+                return self._afresh(marks, work_out)
+            known, rows = np.concatenate([known, fresh]), np.concatenate([rows, work_out(new[first])], axis=1)
+            order = np.argsort(known)
+            self._known = known, rows = known[order], rows[:, order]
+            at = np.searchsorted(known, marks)
+        found: Nano = rows[:, at]
+        return found
+
+    def _afresh(self, marks: NDArray[np.uint64], work_out: Callable[[Nano], Nano]) -> Nano:
+        fresh, first, same = np.unique(marks, return_index=True, return_inverse=True)
+        rows = work_out(first.astype(np.int64))
+        self._known = fresh, rows
+        found: Nano = rows[:, same.reshape(-1)]
+        return found
+
+
+def _by_state(states: Room, pod: PodShape, mix: Mix, weights: RoomWeights, model_gpus: Nano | None) -> Nano:
+    """Points by part of one node of every state, and last what is left on the card, (parts + 1, states)."""
+    # Which node of a state is looked at must change no bit of a sum.
+    states = replace(states, gpu_milli=np.sort(states.gpu_milli, axis=1))
     rows = harm(states, pod, mix, model_gpus)
     each = max(pod.gpus, 1)
-    by_row = {name: lost(getattr(rows, name) / each, getattr(weights, name)) for name in LOSSES}
-    by_row["packing"] = _packed(rows, states, pod, weights.packing)
-    best = _best(rows, np.sum(list(by_row.values()), axis=0))
+    by_row = [lost(getattr(rows, name) / each, getattr(weights, name)) for name in LOSSES]
+    by_row.append(_packed(rows, states, pod, weights.packing))
+    best = _best(rows, np.sum(by_row, axis=0))
+    found = np.zeros((len(by_row) + 1, len(states)), dtype=np.int64)
+    found[-1] = -1
     at = rows.node[best]
-    parts = {name: _spread(points[best], at, len(first), 0)[same] for name, points in by_row.items()}
-    return RoomPoints(parts, _spread(rows.card_left[best], at, len(first), -1)[same])
-
-
-def _spread(values: Nano, at: Nano, count: int, other: int) -> Nano:
-    found = np.full(count, other, dtype=np.int64)
-    found[at] = values
+    for i, values in enumerate((*by_row, rows.card_left)):
+        found[i, at] = values[best]
     return found
 
 

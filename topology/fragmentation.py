@@ -41,16 +41,21 @@ class Room:
         return Room(self.cpu_milli[rows], self.gpu_milli[rows], self.model[rows], self.models, self.card_mib[rows])
 
     def states(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """One node of every state, (S,), and the state of every node, (N,). Nodes in one state are alike to any pod;
-        which card has what left does not matter.
+        """One node of every state, (S,), and the state of every node, (N,)."""
+        _, first, same = np.unique(self.marks(), return_index=True, return_inverse=True)
+        return first.astype(np.int64), same.reshape(-1).astype(np.int64)
+
+    def marks(self) -> NDArray[np.uint64]:
+        """The state of every node as a number, (N,). Nodes in one state are alike to any pod; which card has what left
+        does not matter, `models` are not part of it.
 
         States are told apart by 64 bits: among 5,000 nodes two different ones share a number once in 10^12 calls.
         """
         mixed = _CARD_BITS[np.minimum(self.gpu_milli, WHOLE_MILLI) + 1].sum(axis=1, dtype=np.uint64)
         for column in (self.cpu_milli, self.model, self.card_mib):
             mixed = _stirred(mixed ^ column.astype(np.uint64))
-        _, first, same = np.unique(mixed, return_index=True, return_inverse=True)
-        return first.astype(np.int64), same.reshape(-1).astype(np.int64)
+        marks: NDArray[np.uint64] = mixed
+        return marks
 
 
 def _stirred(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:

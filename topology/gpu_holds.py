@@ -65,15 +65,23 @@ def hold_of_request(request: GpuRequest | None, phase: str) -> GpuHold | None:
 
 @dataclass(slots=True)
 class NodeHolds:
-    """All holds on one node by pod uid. Never changed but for the remembered row; `with_hold` gives another."""
+    """All holds on one node by pod uid. Never changed but for what is remembered; `with_hold` gives another."""
 
     holds: Mapping[str, GpuHold] = field(default_factory=dict)
-    _row: tuple[NodeCards, int, CardRow] | None = None
+    _row: tuple[NodeCards, int, CardRow] | None = field(default=None, compare=False)
+    _next: tuple[str, GpuHold, NodeHolds] | None = field(default=None, compare=False, repr=False)
 
     def with_hold(self, uid: str, hold: GpuHold | None) -> NodeHolds:
-        """These holds with one pod's replaced, or removed with None."""
+        """These holds with one pod's replaced, or removed with None. The same pod added again gives the same value
+        again: a pod tried in a session is added in every call, and its node's cards are worked out once."""
+        if hold is not None and self._next is not None and self._next[0] == uid and self._next[1] is hold:
+            return self._next[2]
         holds = {k: v for k, v in self.holds.items() if k != uid}
-        return NodeHolds(holds if hold is None else holds | {uid: hold})
+        if hold is None:
+            return NodeHolds(holds)
+        after = NodeHolds(holds | {uid: hold})
+        self._next = uid, hold, after
+        return after
 
     def doubts(self) -> tuple[str, ...]:
         """Why the node is partly unknown, sorted; empty where everything could be read."""

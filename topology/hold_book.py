@@ -73,4 +73,8 @@ class HoldBook(Mapping[str, NodeHolds]):
         else:
             folded = frozenset((*self, *other))
         names = self._changed.keys() | other._changed.keys() | folded
+        mine, theirs = self._changed, other._changed
+        if not folded:
+            # Both changed most of them to the same value.
+            names = {name for name in names if name not in mine or mine[name] is not theirs.get(name, mine)}
         return [name for name in names if self.get(name) is not other.get(name)]

@@ -9,7 +9,8 @@ resources.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,7 @@ REFRESH_PERCENT = 20
 """The mix is measured anew when this share of its pods came or went: a stale mix costs less than measuring at each."""
 
 _MOST_CARDS = 64
+_MOST_KEPT = 16
 
 
 class CardMix:
@@ -88,6 +90,16 @@ class Mix:
         self._cards: dict[int, CardMix] = {}
         self._allowed: dict[tuple[str, ...], NDArray[np.bool_] | None] = {}
         self._scarcity: dict[tuple[object, ...], NDArray[np.float64]] = {}
+        self._kept: dict[Hashable, Any] = {}
+
+    def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
+        """What somebody works out from this mix bit by bit, one a key: made when first asked for, gone with the mix."""
+        found = self._kept.get(key)
+        if found is None:
+            if len(self._kept) >= _MOST_KEPT:
+                self._kept.clear()
+            found = self._kept[key] = make()
+        return found
 
     def on_card(self, card_mib: int) -> CardMix:
         """The mix against cards with so much memory, 0 for unknown."""

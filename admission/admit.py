@@ -192,7 +192,7 @@ def lines(entry: Admitted) -> Iterator[str]:
     if tagging.denied:
         yield head + "refused"
     elif tagging.phase:
-        held = "held until its gang has a place" if tagging.mode == labels.REQUIRED else "not held, only scored"
+        held = "held until its gang has a place" if tagging.mode == labels.REQUIRED else "labelled, not held"
         yield head + f"{tagging.phase} of gang {tagging.gang}, {held}"
     elif entry.reading.mixed:
         yield head + "serves both phases, left alone"

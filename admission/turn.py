@@ -167,7 +167,7 @@ class Turn:
         track.waiting_growth = None
         told_at = track.last_arrival_s + self.settings.partner_s
         if now_s >= told_at:
-            self._voice.held(view, _without_expected(result))
+            self._voice.held(view, _without_expected(result, result.request))
         else:
             track.due_s = told_at
 
@@ -203,8 +203,8 @@ class Turn:
         return self._departures.let_go(view, result, lettings, track)
 
 
-def _without_expected(result: Plan) -> Plan:
-    """The plan as it is for the pods that exist; the minimum is what of it can go now."""
+def _without_expected(result: Plan, minimum_of: GangRequest | None = None) -> Plan:
+    """The plan as it is for the pods that exist; the minimum is what of it can go now, unless told otherwise."""
     gang = result.request
     if not any(is_expected(m.uid) for m in gang.members):
         return result
@@ -213,8 +213,8 @@ def _without_expected(result: Plan) -> Plan:
     request = replace(
         gang,
         members=members,
-        min_prefill=min(gang.min_prefill, phases.count(PREFILL)),
-        min_decode=min(gang.min_decode, phases.count(DECODE)),
+        min_prefill=minimum_of.min_prefill if minimum_of else min(gang.min_prefill, phases.count(PREFILL)),
+        min_decode=minimum_of.min_decode if minimum_of else min(gang.min_decode, phases.count(DECODE)),
     )
     return replace(
         result,

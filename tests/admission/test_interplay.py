@@ -116,6 +116,17 @@ async def test_room_kept_for_a_unit_is_kept_while_its_pods_come_one_by_one(tmp_p
             assert not [uid for uid in controller.state._assumed if uid.startswith("expected/")]
 
 
+async def test_a_leader_whose_workers_are_to_come_says_that_it_waits_for_a_partner(tmp_path: Path) -> None:
+    spec = {"replicas": 1, "startupPolicy": "LeaderReady", "leaderWorkerTemplate": {"size": 3}}
+    async with FileCluster([{"name": "n1", "gpus": 8}]) as cluster:
+        group = cluster.create(
+            "leaderworkersets", {"metadata": {"name": "decode", "namespace": NAMESPACE}, "spec": spec}
+        )
+        async with controlling(cluster, tmp_path, partner_after="100ms"):
+            create(cluster, lws(0, 0, 3, owner=group))
+            await until(lambda: reasons(cluster, "d0") == ["WaitingForPartner"])
+
+
 # --- waiting behind an older gang --------------------------------------------------------------
 
 

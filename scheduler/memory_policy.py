@@ -118,8 +118,9 @@ def card_fit(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> CardF
     if request.profiles:
         return _instances(gpus, need, at)
     capacity, users = gpus.memory_mib[at], gpus.users[at]
-    replica = request.whole & (gpus.static.replicas[at] > 1) & ~gpus.static.listed[at]
-    asked, burst = _claims(need, capacity, np.where(replica, gpus.static.replicas[at], 1))
+    replicas, compute = gpus.static.replicas[at], gpus.left_compute[at]
+    replica = request.whole & (replicas > 1) & ~gpus.static.listed[at]
+    asked, burst = _claims(need, capacity, np.where(replica, replicas, 1))
     peak = np.maximum(gpus.prefill_peak_mib[at], burst)
     held = capacity - gpus.left_mib[at]
     room = capacity * limits.planned_milli // 1000 - held
@@ -128,12 +129,12 @@ def card_fit(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> CardF
     free = (users >= 0) & ~none[:, None]
     if request.whole:
         free &= replica[:, None] | (users == 0)
-        each = WHOLE_MILLI // np.maximum(gpus.static.replicas[at], 1)
-        free &= ~replica[:, None] | (gpus.left_compute[at] >= each[:, None])
+        each = WHOLE_MILLI // np.maximum(replicas, 1)
+        free &= ~replica[:, None] | (compute >= each[:, None])
     if request.form != QGPU.name:
-        free &= replica[:, None] | (gpus.left_compute[at] > 0)
+        free &= replica[:, None] | (compute > 0)
     if request.compute_milli:
-        free &= replica[:, None] | (gpus.left_compute[at] >= request.compute_milli)
+        free &= replica[:, None] | (compute >= request.compute_milli)
         if request.compute_milli == WHOLE_MILLI and request.form == VOLCANO_VGPU.name:
             free &= users == 0
     if not request.isolates and (bit := PHASE_BIT.get(need.phase, 0)):
@@ -160,7 +161,8 @@ def _claims(need: CardNeed, capacity: Ints, replicas: Ints) -> tuple[Ints, Ints]
     if not request.memory_mib:
         asked = -(-capacity * request.memory_milli // 1000)
     parts = replicas[:, None]
-    asked = np.where((parts > 1) & (asked == 0), capacity // parts, asked)
+    if (replicas > 1).any():
+        asked = np.where((parts > 1) & (asked == 0), capacity // parts, asked)
     if need.phase == PREFILL:
         return asked, np.maximum(request.peak_mib - asked, 0)
     return np.maximum(asked, request.peak_mib), np.zeros_like(asked)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scheduler import room_score
 from scheduler.harm import IDLE_CPU_SLACK, harm
 from scheduler.policy import Policy
 from scheduler.room_score import QUANTUM, order_points, room_points, weights_for
@@ -91,18 +92,43 @@ def test_the_order_of_nodes_changes_no_points(
     pod: PodShape,
     chance: Random,
 ) -> None:
-    mix, weights = Mix(dict(counted).items()), weights_for(pod, Policy())
+    weights = weights_for(pod, Policy())
     order = list(range(len(nodes)))
     chance.shuffle(order)
     cpu, cards, model, size = (np.array(column) for column in zip(*nodes, strict=True))
     every = Room(cpu, cards, model, MODELS, size)
-    points, turned = (room_points(r, pod, mix, weights).parts for r in (every, every.take(np.array(order))))
+    # A mix remembers what it was asked: each has one of its own.
+    points, turned = (
+        room_points(r, pod, Mix(dict(counted).items()), weights).parts for r in (every, every.take(np.array(order)))
+    )
     for name, part in points.items():
         assert part[order].tolist() == turned[name].tolist()
         assert (part % QUANTUM == 0).all()
         of = getattr(weights, name).of
         assert (part >= 0).all()
         assert (part <= of * 1e9 + 1).all()
+
+
+@settings(max_examples=100, deadline=None)
+@given(COUNTED, st.lists(NODES, min_size=1, max_size=8), st.lists(SHAPES, min_size=1, max_size=3), st.integers(1, 6))
+def test_what_is_remembered_is_what_is_worked_out(
+    counted: list[tuple[PodShape, int]], nodes: list[tuple[int, list[int], int, int]], pods: list[PodShape], most: int
+) -> None:
+    """One node more in every call, with room in memory for a few states."""
+    mix = Mix(dict(counted).items())
+    cpu, cards, model, size = (np.array(column) for column in zip(*nodes, strict=True))
+    every = Room(cpu, cards, model, MODELS, size)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room_score, "MOST_STATES", most)
+        for count in range(1, len(nodes) + 1):
+            some = every.take(np.arange(count)[::-1])
+            for pod in pods:
+                weights = weights_for(pod, Policy())
+                remembered = room_points(some, pod, mix, weights)
+                fresh = room_points(some, pod, Mix(dict(counted).items()), weights)
+                assert remembered.card_left.tolist() == fresh.card_left.tolist()
+                for name, part in fresh.parts.items():
+                    assert remembered.parts[name].tolist() == part.tolist()
 
 
 @given(st.integers(1, 50), st.sampled_from((0.14, 1.14)))

@@ -11,6 +11,7 @@ from topology.gpu_holds import GpuHold, NodeHolds
 from topology.gpu_request import GpuRequest
 from topology.hold_book import HoldBook
 
+OTHER = GpuHold(GpuRequest("Volcano vGPU", memory_mib=8))
 HOLD = GpuHold(GpuRequest("Volcano vGPU", memory_mib=9))
 STEPS = st.lists(st.tuples(st.sampled_from("abcd"), st.sampled_from("xy"), st.booleans(), st.booleans()), max_size=40)
 
@@ -36,3 +37,12 @@ def test_a_book_is_a_dictionary_that_remembers(steps: list[tuple[str, str, bool,
                 changed = {node for node in "abcd" if copy.get(node) is not other.get(node)}
                 assert set(copy.differing(other)) == changed
                 assert {node for node in "abcd" if was.get(node) != before.get(node)} <= changed
+
+
+def test_a_pod_added_again_gives_the_same_value_and_another_hold_another() -> None:
+    before = NodeHolds({"x": HOLD})
+    after = before.with_hold("y", HOLD)
+    assert before.with_hold("y", HOLD) is after
+    assert before.with_hold("y", OTHER).holds == {"x": HOLD, "y": OTHER}
+    assert before.with_hold("z", HOLD).holds == {"x": HOLD, "z": HOLD}
+    assert before.with_hold("x", None).holds == {}

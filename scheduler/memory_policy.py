@@ -123,8 +123,11 @@ def card_fit(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> CardF
     asked, burst = _claims(need, capacity, np.where(replica, replicas, 1))
     peak = np.maximum(gpus.prefill_peak_mib[at], burst)
     held = capacity - gpus.left_mib[at]
-    room = capacity * limits.planned_milli // 1000 - held
-    room = np.where(peak > 0, np.minimum(room, capacity * limits.peak_milli // 1000 - held - peak), room)
+    planned = gpus.static.share_mib(limits.planned_milli)[at]
+    room = planned - held
+    if peak.any():
+        most_at_peak = gpus.static.share_mib(limits.peak_milli)[at]
+        room = np.where(peak > 0, np.minimum(room, most_at_peak - held - peak), room)
     none = (gpus.static.count[at] == 0) | ~_serving(gpus, request.form, at)
     free = (users >= 0) & ~none[:, None]
     if request.whole:
@@ -142,9 +145,7 @@ def card_fit(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> CardF
     if request.pinned:
         free &= _pinned(gpus, request.pinned, at)
     enough = ((asked <= room) & (capacity > 0)) | ((asked == 0) & (burst == 0))
-    most = (
-        capacity * (limits.peak_milli if need.phase == PREFILL and request.peak_mib else limits.planned_milli) // 1000
-    )
+    most = gpus.static.share_mib(limits.peak_milli)[at] if need.phase == PREFILL and request.peak_mib else planned
     return CardFit(free & enough, free & (capacity > 0), asked, room, most - burst, request.count, none)
 
 

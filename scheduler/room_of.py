@@ -44,7 +44,9 @@ def _left(snapshot: Snapshot, nodes: Ints, planned_milli: int) -> Ints:
         return np.where(cards, np.where(free, WHOLE_MILLI, 0), -1).astype(np.int64)
     gpus = snapshot.gpus
     left, capacity = gpus.left_milli[nodes], gpus.memory_mib[nodes]
-    peak = WHOLE_MILLI * gpus.prefill_peak_mib[nodes] // np.maximum(capacity, 1)
+    peak = gpus.prefill_peak_mib[nodes]
+    if peak.any():
+        peak = WHOLE_MILLI * peak // np.maximum(capacity, 1)
     reserve = np.where(capacity > 0, WHOLE_MILLI - planned_milli, 0)
     kept = np.maximum(left - peak - reserve, 0) * WHOLE_MILLI // np.where(capacity > 0, planned_milli, WHOLE_MILLI)
     share: Ints = np.where(cards, np.where(left >= WHOLE_MILLI, WHOLE_MILLI, kept), -1).astype(np.int64)

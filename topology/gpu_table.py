@@ -23,6 +23,9 @@ Holds = Callable[[int], NodeHolds | None]
 """What pods hold of a node's cards, by node index; None where amounts say everything."""
 
 
+_MOST_SHARES: Final = 8
+
+
 class GpuStatic:
     """What does not change with pods: the cards of every node. Built once a node table."""
 
@@ -54,8 +57,20 @@ class GpuStatic:
         """Every card is counted once, the lowest free index taken first, but by pods that have parts of cards."""
         self.last: tuple[NDArray[np.int64], HoldBook, GpuTable] | None = None
         """The last table made of these cards, and what it was made of: the next one differs on few nodes."""
+        self._shares: dict[int, Int2D] = {}
         for array in (self.memory_mib, self.healthy, self.count, self.isolates, self.listed, self.replicas):
             array.setflags(write=False)
+
+    def share_mib(self, milli: int) -> Int2D:
+        """So many thousandths of the memory of every card, MiB rounded down, (N, G). Divided once: it is what takes
+        long, and what asks has few shares."""
+        found = self._shares.get(milli)
+        if found is None:
+            if len(self._shares) >= _MOST_SHARES:
+                self._shares.clear()
+            found = self._shares[milli] = self.memory_mib * milli // WHOLE_MILLI
+            found.setflags(write=False)
+        return found
 
 
 @dataclass(frozen=True, slots=True)

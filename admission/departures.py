@@ -16,6 +16,7 @@ from admission.gang_track import BatchSettings, Track
 from admission.let_go import Gatekeeper, Letting
 from admission.pod_group import TopOwner, differs, group_names, is_ours, wanted_pod_group
 from admission.pod_group_form import OPTIONAL
+from admission.units import units_by_uid
 from scheduler.decision import Plan
 from topology.clock import monotonic_s
 from topology.cluster_state import ClusterState, GangKey
@@ -51,6 +52,9 @@ class Departures:
         """Nominate, release, PodGroup. Pods that cannot go are given back; with too few left nobody goes."""
         nominated = await self.gatekeeper.nominate(lettings)
         ready = nominated & self._state.gangs().get(view.key, {}).keys()  # some may have gone meanwhile
+        units = units_by_uid([letting.pod for letting in lettings])
+        torn = {unit for uid, unit in units.items() if uid not in ready}
+        ready = {uid for uid in ready if units.get(uid) not in torn}
         if not self._still_enough(result, ready):
             ready = set()
         self._give_back([letting for letting in lettings if letting.pod.metadata.uid not in ready], track)

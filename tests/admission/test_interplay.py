@@ -11,7 +11,7 @@ from admission.expected import expected_of
 from admission.file_cluster import FileCluster
 from admission.gang_request import request_of, view_of
 from admission.replan import Step, Unplaced
-from tests.admission.controllers import bind_released, controlling, create, gated, groups, reasons, released
+from tests.admission.controllers import bind_released, controlling, create, gated, groups, reasons, released, writes
 from tests.admission.held_pods import CHAT, NAMESPACE, held, stored
 from tests.admission.held_pods import released as let_go
 from tests.admission.test_fairness import pair, pod_group, queue, tenant
@@ -55,6 +55,19 @@ async def test_preemption_tears_no_unit_apart(tmp_path: Path) -> None:
             await until(lambda: not controller.batch.busy)
             assert len({"d0", "d0-1"} & gated(cluster)) != 1
             assert len({"d1", "d1-1"} & gated(cluster)) != 1
+
+
+async def test_of_a_unit_that_cannot_be_nominated_whole_nobody_goes(tmp_path: Path) -> None:
+    """One nomination of the second unit is refused: its other pod stays with it, and both go at the next try."""
+    async with FileCluster([{"name": "n1", "gpus": 8}]) as cluster, controlling(cluster, tmp_path):
+        cluster.fail_next("PATCH", "/pods/d1-1/status$", 422)
+        create(cluster, held("p0"), *(lws(group, worker, 2) for group in range(2) for worker in range(2)))
+        await until(lambda: not gated(cluster))
+        said = writes(cluster)
+        last_nomination = max(i for i, write in enumerate(said) if write == ("nominate", "d1-1"))
+        assert said.count(("nominate", "d1-1")) == 2
+        assert said.index(("pod", "d1")) > last_nomination
+        assert said.index(("pod", "d0")) < last_nomination
 
 
 @pytest.mark.parametrize("size", [1, 2])

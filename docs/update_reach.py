@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+from docs.marked_page import keep
 from topology.domains import DomainChain
 from topology.labels import DEFAULT_REACH_SIZE_BYTES
 from topology.link_rows import ROWS
@@ -52,25 +52,5 @@ def reaches() -> list[str]:
     ]
 
 
-def filled(text: str) -> str:
-    """The page with both tables renewed."""
-    for name, rows in (("links", links()), ("reaches", reaches()), ("hardware", hardware())):
-        start, end = f"<!-- {name}:start -->\n", f"<!-- {name}:end -->"
-        before, rest = text.split(start, 1)
-        _, after = rest.split(end, 1)
-        text = before + start + "\n".join(rows) + "\n" + end + after
-    return text
-
-
-def main() -> int:
-    """0 if the page is (now) right."""
-    text = PAGE.read_text()
-    new = filled(text)
-    if "--check" in sys.argv[1:]:
-        return int(text != new)
-    PAGE.write_text(new)
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(keep(PAGE, {"links": links(), "reaches": reaches(), "hardware": hardware()}))

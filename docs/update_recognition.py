@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 from admission.admit import admitted, lines, summary
 from admission.manifest_file import documents
 from admission.signals import ROWS
+from docs.marked_page import keep
 
 PAGE = Path(__file__).with_name("recognition.md")
 SAMPLE = """\
@@ -55,25 +55,5 @@ def sample() -> list[str]:
     return ["```yaml", SAMPLE.rstrip(), "```", "", "```text", *printed, summary(found, len(read)), "```"]
 
 
-def filled(text: str) -> str:
-    """The page with both parts renewed."""
-    for name, part in (("sample", sample()), ("rows", rows())):
-        start, end = f"<!-- {name}:start -->\n", f"<!-- {name}:end -->"
-        before, rest = text.split(start, 1)
-        _, after = rest.split(end, 1)
-        text = before + start + "\n".join(part) + "\n" + end + after
-    return text
-
-
-def main() -> int:
-    """0 if the page is (now) right."""
-    text = PAGE.read_text()
-    new = filled(text)
-    if "--check" in sys.argv[1:]:
-        return int(text != new)
-    PAGE.write_text(new)
-    return 0
-
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    raise SystemExit(keep(PAGE, {"sample": sample(), "rows": rows()}))

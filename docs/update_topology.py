@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
+from docs.marked_page import keep
 from topology.formats import read
 from topology.graph_text import as_dict, picture, summary
 from topology.label_schemes import NVLINK_DOMAINS, SCHEMES
@@ -54,26 +54,7 @@ def imported(text: str) -> list[str]:
     return ["```", summary(topology), *warnings, "```", "", "```json", json.dumps(brief, indent=2), "```"]
 
 
-def filled(text: str) -> str:
-    """The page with everything renewed."""
-    parts = {"labels": labels(), "show": shown(MATRIX), "import": imported(MATRIX), "cluster": shown(SLURM)}
-    for name, rows in parts.items():
-        start, end = f"<!-- {name}:start -->\n", f"<!-- {name}:end -->"
-        before, rest = text.split(start, 1)
-        _, after = rest.split(end, 1)
-        text = before + start + "\n".join(rows) + "\n" + end + after
-    return text
-
-
-def main() -> int:
-    """0 if the page is (now) right."""
-    text = PAGE.read_text()
-    new = filled(text)
-    if "--check" in sys.argv[1:]:
-        return int(text != new)
-    PAGE.write_text(new)
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(
+        keep(PAGE, {"labels": labels(), "show": shown(MATRIX), "import": imported(MATRIX), "cluster": shown(SLURM)})
+    )

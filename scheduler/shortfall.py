@@ -20,7 +20,8 @@ from topology.isochrone_sets import as_requirement, near_all, nearest_us
 from topology.labels import PHASES, PREFILL
 from topology.snapshot import Mask, NodeTable, Snapshot, room_for
 
-Kind = tuple[str, bytes, bytes, CardNeed | None]  # phase, need, acceptance, cards: what tells members apart here
+# Phase, need, what no node has, acceptance, cards: what tells members apart here. What no node has is in no column.
+Kind = tuple[str, bytes, tuple[str, ...], bytes, CardNeed | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class _Room:
 
 
 def _kind(member: PodRequest, need: Need) -> Kind:
-    return member.phase, need.row.tobytes(), need.accepts.tobytes(), need.cards
+    return member.phase, need.row.tobytes(), need.missing, need.accepts.tobytes(), need.cards
 
 
 def _room(gang: GangRequest, snapshot: Snapshot, needs: Mapping[str, Need]) -> _Room:
@@ -93,17 +94,17 @@ def held_decisions(
 ) -> dict[str, Decision]:
     """A decision per member of a gang that has no plan: no node is eligible, and each says why."""
     room, partners = _room(gang, snapshot, needs), _named(gang, snapshot)
-    told: dict[tuple[Kind, tuple[str, ...]], Decision] = {}
+    told: dict[Kind, Decision] = {}
     decisions = {}
     for member in sorted(gang.members, key=lambda m: (m.phase, m.name, m.uid)):
         need, phase = needs[member.uid], member.phase
         kind = _kind(member, need)
-        if (same := told.get((kind, need.missing))) is None:
+        if (same := told.get(kind)) is None:
             others = room.of[other_phase(phase)]
             reach = _reach_to_others(snapshot, phase, gang.bound, others, room.both[kind], partners)
             judged = _judge_held(snapshot, need, reach, gang.bound, policy)
             same = decision_of(snapshot, member, need, judged, gang.bound, partners[other_phase(phase)])
-            told[kind, need.missing] = same
+            told[kind] = same
         decisions[member.uid] = replace(same, id=decision_id(member.uid, snapshot.id), request=member)
     return decisions
 

@@ -8,7 +8,7 @@ from itertools import product
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, event, given, settings
+from hypothesis import HealthCheck, assume, event, example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.decision import Decision, Outcome, Plan
@@ -135,8 +135,25 @@ def test_every_pair_drawn_from_the_sets_is_within_the_bound(case: tuple[GangRequ
         assert brute_force.reach_us(snapshot, a, b, asked.bound.size_bytes) <= asked.bound.us
 
 
+SMALL = {"cpu": 2000, "pods": 1}
+AN_ABSENT_RESOURCE = (
+    replace(
+        gang(reach_us=15.0),
+        members=(
+            pod("p-0", PREFILL, amounts=SMALL),
+            pod("p-1", PREFILL, amounts={**SMALL, "nvidia.com/gpu": 2}),
+            pod("d-0", DECODE, amounts=SMALL),
+        ),
+    ),
+    snapshot_of([node("n0", gpus=0, zone="z1")]),
+)
+"""No node has GPUs, so that p-1 differs from p-0 in what is in no column alone. There is room for p-0 and d-0 together,
+25.8 us apart by PCIe: distance keeps them out."""
+
+
 @many
 @given(cases())
+@example(AN_ABSENT_RESOURCE)
 def test_the_verdicts_of_a_held_gang_are_true(case: tuple[GangRequest, Snapshot]) -> None:
     asked, snapshot = case
     made = plan(asked, snapshot)

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from admission.evidence import PhaseReading
 from admission.existing_group import existing_group
+from admission.key_places import on_owner
 from admission.manifest_file import Document
 from admission.operator_templates import reader_of
 from admission.pod_settings import read_settings
@@ -88,7 +89,7 @@ def admitted(
     documents: Sequence[Document], namespace: str = DEFAULT_NAMESPACE, rules: Rules = BUILT_IN
 ) -> list[Admitted]:
     """One entry a pod template, in the order of the documents. Raises BadInput for a template that is no pod."""
-    found = [_entry(template, rules) for each in documents for template in templates(each, namespace)]
+    found = [_entry(template, rules, each) for each in documents for template in templates(each, namespace)]
     gangs, units = defaultdict[str, list[Admitted]](list), defaultdict[tuple[str, str], list[Admitted]](list)
     for each in found:
         if each.tagging.gang:
@@ -109,13 +110,13 @@ def admitted(
     ]
 
 
-def _entry(template: PodTemplate, rules: Rules) -> Admitted:
+def _entry(template: PodTemplate, rules: Rules, document: Document) -> Admitted:
     pod = template.pod
     asks = asks_by_label(pod)
     tagging = tag(pod, template.namespace, Entry.LABELLED if asks else Entry.NAMESPACE, rules)
     group = existing_group(pod)
     warnings = [tagging.denied] if tagging.denied else []
-    warnings += [*tagging.warnings, *template.notes]
+    warnings += [*tagging.warnings, *template.notes, *on_owner(document.content, template.raw)]
     if tagging.phase and not asks and not _wants_gpu(pod):
         warnings.append(_NO_GPU)
     return Admitted(
@@ -175,6 +176,8 @@ def _group(entry: Admitted) -> tuple[str, str | None, str | None]:
 
 def _wants_gpu(pod: Pod) -> bool:
     given = pod.metadata.annotations or {}
+    if pod.spec.resource_claims:
+        return True
     if any(key in given for key in ("gpu-memory", "gpu-fraction")) or any(k.startswith(labels.PREFIX) for k in given):
         return True
     for container in (*pod.spec.containers, *(pod.spec.init_containers or ())):

@@ -7,7 +7,6 @@ unwise: that is a warning.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterator
 from typing import Final
@@ -19,9 +18,6 @@ from topology import labels
 from topology.bad_input import BadInput
 from topology.objects import Metadata, Pod
 
-_KEYS: Final = dict.fromkeys(
-    sorted(value for value in vars(labels).values() if isinstance(value, str) and value.startswith(labels.PREFIX))
-)
 _LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 # How many pods of its role there are, where a pod says it (sgl-project/rbg api/workloads/constants).
 _ROLE_SIZES: Final = ("rbg.workloads.x-k8s.io/role-size", "rolebasedgroup.workloads.x-k8s.io/role-size")
@@ -73,16 +69,6 @@ def wrong_labels(pod: Pod) -> Iterator[BadInput]:
     if "/" in group and (labels.PHASE in given or labels.GANG in given):
         allowed = "a PodGroup is looked up in its pods' own namespace: use a name without a namespace"
         yield BadInput(labels.GROUP_NAME, group, allowed)
-
-
-def unknown_keys(pod: Pod) -> Iterator[str]:
-    """One sentence for each key under our prefix that is none of ours, with the likely meaning when there is one."""
-    for key in (*(pod.metadata.labels or ()), *(pod.metadata.annotations or ())):
-        if key.startswith(labels.PREFIX) and key not in _KEYS:
-            hint = difflib.get_close_matches(key[:80], _KEYS, n=1, cutoff=0.85)
-            yield f"{key[:80]} is no key of Isochrone and means nothing" + (
-                f"; did you mean {hint[0]}?" if hint else ""
-            )
 
 
 def above_size(pod: Pod, size: int) -> Iterator[BadInput]:

@@ -24,7 +24,8 @@ from admission import json_patch
 from admission.existing_group import ExistingGroup, existing_group
 from admission.gang import podgroup_name
 from admission.json_patch import Add, Operation
-from admission.nonsense import above_role_size, unknown_keys, wrong_labels
+from admission.key_places import hints, unread_claims
+from admission.nonsense import above_role_size, wrong_labels
 from admission.pod_settings import Mode, PodSettings, read_settings
 from admission.readings import readings_of
 from admission.signals import BUILT_IN, Confidence, Phase, PhaseReading, Rules
@@ -79,11 +80,11 @@ def tag(pod: Pod, namespace: str, entry: Entry, rules: Rules = BUILT_IN) -> Tagg
             return Tagging(namespace, denied=" ".join(sentence(error) for error in wrong))
     if reading.phase is None:
         told = _told_of_conflict(pod, reading) if asks else ()
-        return Tagging(namespace, tuple(told), _short(_why_untagged(pod, reading, own, asks)))
+        why = [*_why_untagged(pod, reading, own, asks), *(hints(pod) if asks else ())]
+        return Tagging(namespace, tuple(told), _short(why))
     if gang.gang is None:
-        return Tagging(
-            namespace, warnings=_short([f"phase {reading.phase} ({reading.signal}) but no gang; {gang.missing}"])
-        )
+        why = [f"phase {reading.phase} ({reading.signal}) but no gang; {gang.missing}"]
+        return Tagging(namespace, warnings=_short([*why, *(hints(pod) if asks else ())]))
     # A name alone is worth a label and a score; nobody should wait for a partner because of it.
     by_name = not own and reading.confidence is Confidence.LOW
     return _write(pod, namespace, asks, by_name, settings, reading, gang.gang, gang.signal, wrong)
@@ -191,7 +192,7 @@ def _write(
     warnings = [f"{key} is written by Isochrone alone: removed" for key in forged]
     warnings += [*reading.conflicts, *map(sentence, wrong)]
     if asks:
-        warnings += unknown_keys(pod)
+        warnings += [*hints(pod), *unread_claims(pod)]
     task = pod.metadata.label(labels.TASK_SPEC) or pod.metadata.annotation(labels.TASK_SPEC)
     if held and group is None and task not in ("", reading.phase):
         warnings.append(f"{labels.TASK_SPEC} is {task!r}: Volcano does not count the pod as {reading.phase}; remove it")

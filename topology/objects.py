@@ -113,6 +113,12 @@ class SchedulingGate(_Slim, frozen=True):
     name: str = ""
 
 
+class ResourceClaim(_Slim, frozen=True):
+    """That a pod claims devices (DRA) is all we know of it."""
+
+    name: str = ""
+
+
 class PodSpec(_Slim, frozen=True):
     node_name: str = ""
     scheduler_name: str = ""
@@ -124,6 +130,7 @@ class PodSpec(_Slim, frozen=True):
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] | None = None
     scheduling_gates: tuple[SchedulingGate, ...] | None = None
+    resource_claims: tuple[ResourceClaim, ...] | None = None
     overhead: dict[str, str | int | float] | None = None
     host_network: bool = False
 

@@ -63,6 +63,7 @@ class Admitted:
             "existing_group": self.existing_group,
             "signal": self.reading.signal,
             "confidence": str(self.reading.confidence),
+            "refused": self.tagging.denied is not None,
             "warnings": list(self.warnings),
         }
 

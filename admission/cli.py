@@ -156,6 +156,8 @@ def admit(
     if output not in ("text", "json"):
         raise BadInput("--output", output, 'use "text" or "json"')
     read = [each for file in _manifests(files) for each in documents(_read(file, "-f"), _shown(file))]
+    if not read:
+        raise BadInput("-f", ", ".join(files), "there is no object in it: give manifests of Kubernetes objects")
     table = BUILT_IN
     if rules:
         from admission.rule_file import read_rules
@@ -181,7 +183,10 @@ def _manifests(files: list[str]) -> list[str]:
     for file in files:
         path = Path(file)
         if file != "-" and path.is_dir():
-            found += sorted(str(each) for each in path.iterdir() if each.suffix in (".yaml", ".yml", ".json"))
+            inside = sorted(str(each) for each in path.iterdir() if each.suffix in (".yaml", ".yml", ".json"))
+            if not inside:
+                raise BadInput("-f", file, "there is no .yaml, .yml or .json file in this folder itself")
+            found += inside
         else:
             found.append(file)
     return found

@@ -91,6 +91,8 @@ def _load(text: str) -> Mapping[str, Any]:
         mark = getattr(error, "problem_mark", None)
         where = f"not YAML at line {mark.line + 1}" if mark else "not YAML"
         raise BadInput("the configuration", where, _A_CONF) from None
+    if isinstance(loaded, list) and any(isinstance(each, Mapping) and each.get("name") == PLUGIN for each in loaded):
+        raise BadInput("the configuration", "the plugin alone", f"check the whole configuration: {_A_CONF}")
     if not isinstance(loaded, Mapping):
         raise BadInput("the configuration", _kind(loaded), _A_CONF)
     return loaded

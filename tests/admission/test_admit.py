@@ -49,6 +49,7 @@ def test_text_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
             "existing_group": None,
             "signal": "label isochrone.dev/phase",
             "confidence": "explicit",
+            "refused": False,
             "warnings": [],
         }
     ]
@@ -64,6 +65,28 @@ def test_a_pod_that_would_be_refused_is_code_1(
         '  note    isochrone.dev/phase is \'decod\'; use "prefill" or "decode". Did you mean "decode"?\n'
         "objects: 1, pod templates: 1, tagged: 0, gangs: 0\n"
     )
+
+
+def test_json_tells_which_pod_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    (tmp_path / "a.yaml").write_text(POD.replace("PHASE", "decode") + "---\n" + POD.replace("PHASE", "decod"))
+    assert run(monkeypatch, "-f", str(tmp_path), "-o", "json") == 1
+    assert [each["refused"] for each in json.loads(capsys.readouterr().out)] == [False, True]
+
+
+def test_nothing_to_read_is_one_line_and_code_2(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    assert run(monkeypatch, "-f", str(tmp_path)) == 2
+    folder = f"isochrone: -f is '{tmp_path}'; there is no .yaml, .yml or .json file in this folder itself"
+    assert capsys.readouterr().err.strip().rstrip(".") == folder
+    file = tmp_path / "a.yaml"
+    file.write_text("# nothing yet\n---\n")
+    assert run(monkeypatch, "-f", str(file)) == 2
+    said = capsys.readouterr()
+    assert (said.out, said.err.count("\n")) == ("", 1)
+    assert said.err.startswith(f"isochrone: -f is '{file}'; there is no object in it")
 
 
 def test_a_broken_file_is_one_line_with_its_number_and_code_2(

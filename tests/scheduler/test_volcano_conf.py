@@ -51,6 +51,11 @@ def test_the_stanza_is_the_smallest_one_and_is_found_correct() -> None:
     assert findings(conf()) == []
 
 
+def test_the_stanza_by_itself_is_no_configuration() -> None:
+    (said,) = check(stanza(URL))
+    assert said.startswith("the configuration is 'the plugin alone'; check the whole configuration: it must be ")
+
+
 @pytest.mark.parametrize(("url", "timeout"), [("isochrone:8800", "1s"), (URL + " x", "1s"), (URL, "500"), (URL, "0s")])
 def test_the_stanza_refuses_what_volcano_would_misread(url: str, timeout: str) -> None:
     with pytest.raises(BadInput):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.decide import decide
@@ -242,6 +242,15 @@ def nodes(draw: st.DrawFn) -> Node:
 @settings(max_examples=150, deadline=None)
 @given(
     nodes(), st.lists(st.tuples(requests(), st.sampled_from(PHASES)), max_size=4), requests(), st.sampled_from(PHASES)
+)
+@example(
+    Node(
+        metadata=Metadata(name="n1", labels={HOSTNAME: "n1", GPU_PRODUCT: "H100-80GB", "nvidia.com/gpu.replicas": "4"}),
+        status=NodeStatus(allocatable={"nvidia.com/gpu": 8, "pods": 110}, conditions=READY),
+    ),
+    [(GpuRequest("KAI fraction", 3, 1), PREFILL), (GpuRequest("Volcano vGPU", 1, whole=True), PREFILL)],
+    GpuRequest("Volcano vGPU", 2, compute_milli=1000, whole=True),
+    PREFILL,
 )
 def test_all_nodes_at_once_agree_with_one_card_at_a_time(
     node: Node, held: list[tuple[GpuRequest, str]], asked: GpuRequest, phase: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from typing import Protocol
+from typing import Final, Protocol
 
 from admission.gang_request import GangView
 from admission.gang_track import BatchSettings, Track
@@ -22,6 +22,9 @@ from topology.clock import monotonic_s
 from topology.cluster_state import ClusterState, GangKey
 from topology.labels import GATE, PHASES
 from topology.objects import Pod, PodGroup
+
+_LAG_PER_GANG_S: Final = 0.05
+"""How far Volcano's watch may be behind ours for each gang that is let go at this moment, up to `other_watch_s`."""
 
 
 class Words(Protocol):
@@ -46,9 +49,18 @@ class Departures:
         self._state, self.gatekeeper, self._words = state, gatekeeper, words
         self._pod_groups, self._top_owner, self.more_later = pod_groups, top_owner, more_later
         self.settings = settings
+        self._under_way = 0
         self.known_fields: frozenset[str] = frozenset(OPTIONAL)  # of a PodGroup, in this cluster
 
     async def let_go(self, view: GangView, result: Plan, lettings: Sequence[Letting], track: Track) -> bool:
+        """As `_let_go`, counted while it is under way."""
+        self._under_way += 1
+        try:
+            return await self._let_go(view, result, lettings, track)
+        finally:
+            self._under_way -= 1
+
+    async def _let_go(self, view: GangView, result: Plan, lettings: Sequence[Letting], track: Track) -> bool:
         """Nominate, release, PodGroup. Pods that cannot go are given back; with too few left nobody goes."""
         nominated = await self.gatekeeper.nominate(lettings)
         ready = nominated & self._state.gangs().get(view.key, {}).keys()  # some may have gone meanwhile
@@ -89,7 +101,7 @@ class Departures:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
                     await track.changed.wait()
-        await asyncio.sleep(self.settings.other_watch_s)
+        await asyncio.sleep(min(self.settings.other_watch_s, _LAG_PER_GANG_S * self._under_way))
 
     async def settle(self, track: Track) -> bool:
         """Once more for the pods in doubt: whatever the answer, it says how the first write ended."""

@@ -13,7 +13,7 @@ import numpy as np
 from admission.gang_request import GangView, request_of, view_of
 from admission.overtaking import Overtaking
 from admission.preemption import without_inferiors
-from admission.queue_room import DEFAULT_QUEUE, QueueRoom
+from admission.queue_room import DEFAULT_QUEUE, QueueRoom, upwards
 from admission.units import plan_units
 from scheduler.decision import Outcome, Plan
 from scheduler.plan import plan
@@ -61,16 +61,9 @@ class Fairness:
         if not self._kept.queues:
             return None
         name = self._queue_of((*view.held, *view.released, *view.bound))
-        return QueueRoom(name, self._kept.queues, self._promised(now_s) if self._limited(name) else {})
-
-    def _limited(self, name: str) -> bool:
-        seen: set[str] = set()
-        while name and name not in seen and (queue := self._kept.queues.get(name)) is not None:
-            if queue.spec.capability:
-                return True
-            seen.add(name)
-            name = queue.spec.parent
-        return False
+        # Who takes what is asked of every gang's pods, so only where some queue has a limit.
+        limited = any(queue is not None and queue.spec.capability for _, queue in upwards(name, self._kept.queues))
+        return QueueRoom(name, self._kept.queues, self._promised(now_s) if limited else {})
 
     def _promised(self, now_s: float) -> dict[str, Amounts]:
         """By queue, what our pods will take that were let go, or bound so lately that Volcano's count may lack them.

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any, Final
 
+from admission.pod_settings import SETTING_KEYS
 from topology import labels
 from topology.gpu_request import readable_gpus
 from topology.objects import Pod
@@ -19,16 +20,7 @@ _KEYS: Final = dict.fromkeys(
     sorted(value for value in vars(labels).values() if isinstance(value, str) and value.startswith(labels.PREFIX))
 )
 _LABELS: Final = (labels.PHASE, labels.GANG, labels.ENABLED)
-_ANNOTATIONS: Final = (
-    labels.REACH,
-    labels.REACH_SIZE,
-    labels.REACH_MODE,
-    labels.PAIRING,
-    labels.MIN_PREFILL,
-    labels.MIN_DECODE,
-    labels.CARD_MEMORY,
-    labels.CARD_PEAK,
-)
+_ANNOTATIONS: Final = (*SETTING_KEYS, labels.CARD_MEMORY, labels.CARD_PEAK)
 _MAX_TOLD: Final = 10
 # Where the template's metadata is in owners that give their pods nothing of their own labels and annotations:
 # Kubernetes' API reference; argoproj/argo-rollouts, openkruise/kruise and kubernetes-sigs/lws for the last three.

@@ -20,7 +20,7 @@ from topology.bad_input import BadInput
 Mode = Literal["required", "preferred"]
 Pairing = Literal["all", "nearest"]
 
-_KEYS = (
+SETTING_KEYS = (
     labels.REACH,
     labels.REACH_SIZE,
     labels.REACH_MODE,
@@ -50,7 +50,7 @@ def read_settings(annotations: Mapping[str, str] | None, asks: bool) -> tuple[Po
     webhook has tagged says its mode itself.
     """
     given = annotations or {}
-    return _read(tuple((key, given[key]) for key in _KEYS if key in given), asks)
+    return _read(tuple((key, given[key]) for key in SETTING_KEYS if key in given), asks)
 
 
 # The pods of a gang carry the same settings, and a controller reads them at every change of every pod.

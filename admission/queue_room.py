@@ -9,7 +9,7 @@ volcano-sh/volcano pkg/scheduler/framework/session.go), and what was let go into
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -35,6 +35,16 @@ class QueueShort:
     why: str = ""
 
 
+def upwards(name: str, queues: Mapping[str, Queue]) -> Iterator[tuple[str, Queue | None]]:
+    """A queue and those above it, each once; the last is None where a name leads to no queue."""
+    seen: set[str] = set()
+    while name and name not in seen and len(seen) < _MAX_DEPTH:
+        seen.add(name)
+        queue = queues.get(name)
+        yield name, queue
+        name = queue.spec.parent if queue is not None else ""
+
+
 class QueueRoom:
     """What is left in one queue and in those above it. `promised` is, by queue, what was let go and is not bound."""
 
@@ -43,9 +53,7 @@ class QueueRoom:
         self.problem: QueueShort | None = None
         self._limits: list[tuple[str, Amounts, Amounts]] = []  # queue, capability, left
         below = _children(queues)
-        at = self.name
-        for _ in range(_MAX_DEPTH):
-            queue = queues.get(at)
+        for at, queue in upwards(self.name, queues):
             if queue is None:
                 if at == self.name:
                     self.problem = QueueShort(at, why="does not exist")
@@ -61,9 +69,6 @@ class QueueRoom:
             coming = sum_amounts(promised.get(each, {}) for each in _tree(at, below))
             left = {name: amount - held.get(name, 0) - coming.get(name, 0) for name, amount in cap.items()}
             self._limits.append((at, cap, left))
-            if not queue.spec.parent or queue.spec.parent == at:
-                return
-            at = queue.spec.parent
 
     def short_of(self, wanted: Mapping[str, int]) -> QueueShort | None:
         """What is missing for these amounts; the widest gap first, then by name. None if they fit."""

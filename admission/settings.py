@@ -36,12 +36,7 @@ class HostPort:
 def _host_port(value: object) -> HostPort:
     if isinstance(value, HostPort):
         return value
-    host, colon, port = str(value).rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    host_fine = bool(host) and (bracketed or ":" not in host) and not any(char.isspace() for char in host)
-    if not (colon and host_fine and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
-        raise BadInput(_FIELD, value, 'use HOST:PORT such as "0.0.0.0:8443" or "[::]:8443", with a port up to 65535')
-    return HostPort(host.strip("[]"), int(port))
+    return HostPort(*units.parse_host_port(str(value), _FIELD, 8443))
 
 
 def _host_port_or_none(value: object) -> HostPort | None:

@@ -111,10 +111,9 @@ class Turn:
             return None
         self.give_back(track)
         self._reserve(track, result, now_s)
-        if left_out:
-            track.waiting_growth = self._state.growth
         result = _without_expected(result)
         if left_out:
+            track.waiting_growth = self._state.growth  # what was given back just now is room that it was asked with
             kept = {m.uid for m in members}
             self._voice.left_out(view, result)
             if queue_short is not None:
@@ -167,7 +166,7 @@ class Turn:
         track.waiting_growth = None
         told_at = track.last_arrival_s + self.settings.partner_s
         if now_s >= told_at:
-            self._voice.held(view, _without_expected(result, result.request))
+            self._voice.held(view, _without_expected(result, lower_minimum=False))
         else:
             track.due_s = told_at
 
@@ -203,19 +202,20 @@ class Turn:
         return self._departures.let_go(view, result, lettings, track)
 
 
-def _without_expected(result: Plan, minimum_of: GangRequest | None = None) -> Plan:
-    """The plan as it is for the pods that exist; the minimum is what of it can go now, unless told otherwise."""
+def _without_expected(result: Plan, *, lower_minimum: bool = True) -> Plan:
+    """The plan as it is for the pods that exist. The minimum is what of it can go now, or stays as it was asked."""
     gang = result.request
     if not any(is_expected(m.uid) for m in gang.members):
         return result
     members = tuple(m for m in gang.members if not is_expected(m.uid))
-    phases = [m.phase for m in members] + [p.phase for p in gang.partners]
-    request = replace(
-        gang,
-        members=members,
-        min_prefill=minimum_of.min_prefill if minimum_of else min(gang.min_prefill, phases.count(PREFILL)),
-        min_decode=minimum_of.min_decode if minimum_of else min(gang.min_decode, phases.count(DECODE)),
-    )
+    request = replace(gang, members=members)
+    if lower_minimum:
+        phases = [m.phase for m in members] + [p.phase for p in gang.partners]
+        request = replace(
+            request,
+            min_prefill=min(gang.min_prefill, phases.count(PREFILL)),
+            min_decode=min(gang.min_decode, phases.count(DECODE)),
+        )
     return replace(
         result,
         request=request,

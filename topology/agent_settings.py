@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Any, Final
 
 from topology.bad_input import BadInput
-from topology.units import parse_duration_us
+from topology.units import parse_duration_us, parse_host_port
 
 PREFIX: Final = "ISOCHRONE_"
 _LEVELS: Final = ("debug", "info", "warning", "error")
@@ -65,12 +65,7 @@ def load(environment: Mapping[str, str]) -> AgentSettings:
 
 def host_port(text: str, name: str) -> tuple[str, int]:
     """`HOST:PORT` or `[V6]:PORT`. Raises BadInput."""
-    host, colon, port = text.rpartition(":")
-    bracketed = host.startswith("[") and host.endswith("]")
-    fine = bool(host) and (bracketed or ":" not in host) and not any(char.isspace() for char in host)
-    if not (colon and fine and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
-        raise BadInput(name, text, 'use HOST:PORT such as "0.0.0.0:8083" or "[::]:8083", with a port up to 65535')
-    return host.strip("[]"), int(port)
+    return parse_host_port(text, name, 8083)
 
 
 def _text(text: str, _: str) -> str:

@@ -89,6 +89,17 @@ def _whole(text: str, milli: bool) -> int | None:
     return whole if 0 <= whole <= _INT64_MAX else None
 
 
+def parse_host_port(text: str, field: str, example_port: int) -> tuple[str, int]:
+    """`HOST:PORT` or `[V6]:PORT`; port 0 lets the system choose. Raises BadInput naming `field`."""
+    host, colon, port = text.rpartition(":")
+    bracketed = host.startswith("[") and host.endswith("]")
+    host_fine = bool(host) and (bracketed or ":" not in host) and not any(char.isspace() for char in host)
+    if not (colon and host_fine and port.isascii() and port.isdigit() and len(port) <= 5 and int(port) <= 65535):
+        examples = f'"0.0.0.0:{example_port}" or "[::]:{example_port}"'
+        raise BadInput(field, text, f"use HOST:PORT such as {examples}, with a port up to 65535")
+    return host.strip("[]"), int(port)
+
+
 def parse_size_bytes(text: str, field: str) -> int:
     """A message size such as `64Ki` or `8Mi`: 1 byte to 1 TiB. Raises BadInput naming `field`."""
     try:

@@ -48,15 +48,20 @@ class Sizes:
         return self.gangs or min(nodes, 150)
 
 
-def number(name: str, default: int, environment: Mapping[str, str] = os.environ) -> int:
-    """One number from the environment; ValueError names the variable if it is none."""
+def _read(name: str, parse: Callable[[str], Any], default: Any, environment: Mapping[str, str]) -> Any:
+    """The variable of this name; ValueError names it if it cannot be read."""
     text = environment.get(name)
     if not text:
         return default
     try:
-        return _count(text)
+        return parse(text)
     except ValueError as error:
         raise ValueError(f"{name}={text}: {error}") from None
+
+
+def number(name: str, default: int, environment: Mapping[str, str] = os.environ) -> int:
+    """One number from the environment; ValueError names the variable if it is none."""
+    return int(_read(name, _count, default, environment))
 
 
 READ: Final[dict[str, Callable[[str], Any]]] = {"nodes": _numbers, "parts": _parts}
@@ -64,14 +69,10 @@ READ: Final[dict[str, Callable[[str], Any]]] = {"nodes": _numbers, "parts": _par
 
 def sizes(environment: Mapping[str, str] = os.environ) -> Sizes:
     """The sizes from the environment; ValueError names a variable that cannot be read."""
-    given: dict[str, Any] = {}
-    for field in fields(Sizes):
-        name = field.name.upper()
-        if text := environment.get(name):
-            try:
-                given[field.name] = READ.get(field.name, _count)(text)
-            except ValueError as error:
-                raise ValueError(f"{name}={text}: {error}") from None
+    given = {
+        field.name: _read(field.name.upper(), READ.get(field.name, _count), field.default, environment)
+        for field in fields(Sizes)
+    }
     return Sizes(**given)
 
 
@@ -82,8 +83,4 @@ def counted(name: str, default: int, environment: Mapping[str, str] = os.environ
 
 def numbers(name: str, default: tuple[int, ...], environment: Mapping[str, str] = os.environ) -> tuple[int, ...]:
     """Counts, with commas between them, from the variable of this name."""
-    text = environment.get(name, "")
-    try:
-        return _numbers(text) if text else default
-    except ValueError as error:
-        raise ValueError(f"{name}={text}: {error}") from None
+    return tuple(_read(name, _numbers, default, environment))

@@ -178,6 +178,20 @@ def bind_released(cluster: FileCluster) -> list[str]:
     return bound
 
 
+async def all_finish(cluster: FileCluster, pods: int, limit_s: float) -> None:
+    """Whoever is released is bound and ends at once, until so many have; no node is ever promised twice."""
+    done: set[str] = set()
+
+    def turn() -> bool:
+        for name in bind_released(cluster):
+            cluster.change("pods", NAMESPACE, name, {"status": {"phase": "Succeeded"}})
+            done.add(name)
+        return len(done) == pods
+
+    with never_overbooked(cluster):
+        await until(turn, limit_s)
+
+
 def explained(pod: Raw) -> bool:
     """It carries the decision's line and the readable block."""
     said: dict[str, Any] = pod["metadata"].get("annotations", {})

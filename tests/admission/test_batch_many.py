@@ -13,6 +13,7 @@ from admission.file_cluster import FileCluster
 from admission.gang_request import GangView
 from scheduler.decision import Plan
 from tests.admission.controllers import (
+    all_finish,
     bind_released,
     controlling,
     create,
@@ -24,7 +25,7 @@ from tests.admission.controllers import (
     reasons,
     released,
 )
-from tests.admission.held_pods import NAMESPACE, held
+from tests.admission.held_pods import held
 from tests.admission.pods import Raw
 from tests.topology.list_watch_server import until
 from topology.clock import monotonic_s
@@ -68,16 +69,7 @@ async def test_gangs_that_come_and_go_never_overbook(tmp_path: Path) -> None:
     async with FileCluster([{"name": "n1", "gpus": 4}, {"name": "n2", "gpus": 2}]) as cluster:
         create(cluster, *(pod for i in range(8) for pod in pair(f"g{i}", 1 + i % 2)))
         async with controlling(cluster, tmp_path):
-            done: set[str] = set()
-
-            def turn() -> bool:
-                for name in bind_released(cluster):
-                    cluster.change("pods", NAMESPACE, name, {"status": {"phase": "Succeeded"}})
-                    done.add(name)
-                return len(done) == 16
-
-            with never_overbooked(cluster):
-                await until(turn, 15)
+            await all_finish(cluster, 16, 15)
 
 
 # --- who comes first ---------------------------------------------------------------------------

@@ -14,13 +14,13 @@ import pytest
 from admission.file_cluster import FileCluster
 from admission.pod_group import MANAGED_BY
 from tests.admission.controllers import (
+    all_finish,
     bind_released,
     controlling,
     create,
     events,
     gated,
     groups,
-    never_overbooked,
     nominations,
     pods_of,
     reasons,
@@ -119,16 +119,7 @@ async def test_c056_sixty_gangs_of_all_sizes_finish(tmp_path: Path) -> None:
     ):
         for i in range(60):
             create(cluster, *(held(f"{half}-g{i:02}", gang=f"g{i:02}", gpus=1 + i % 4) for half in "pd"))
-        done: set[str] = set()
-
-        def turn() -> bool:
-            for name in bind_released(cluster):
-                cluster.change("pods", NAMESPACE, name, {"status": {"phase": "Succeeded"}})
-                done.add(name)
-            return len(done) == 120
-
-        with never_overbooked(cluster):
-            await until(turn, 60)
+        await all_finish(cluster, 120, 60)
 
 
 async def test_c058_pods_without_their_group_are_repaired_after_a_restart(cluster: FileCluster, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from tests.nvml import profiles
 from tests.nvml.agents import agent_process
 from tests.nvml.kubelet import Kubelet, serving
 from tests.nvml.library import ROOT
+from tests.topology.list_watch_server import until
 from topology import facts as f
 from topology.agent_settings import AgentSettings, load
 from topology.bad_input import BadInput
@@ -27,9 +28,7 @@ LIMIT_S = 20.0
 
 async def wanted(check: object) -> None:
     assert callable(check)
-    async with asyncio.timeout(LIMIT_S):
-        while not check():  # noqa: ASYNC110  # what is waited for has no event
-            await asyncio.sleep(0.02)
+    await until(check, LIMIT_S)
 
 
 async def test_an_agent_reports_its_machine_and_what_becomes_of_it(tmp_path: Path) -> None:

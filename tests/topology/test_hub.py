@@ -13,6 +13,7 @@ import grpc.aio
 import pytest
 
 from tests.topology.hub_certificates import Authority
+from tests.topology.list_watch_server import until as soon
 from tests.topology.node_facts import state, two_gpus
 from topology import agent_pb2 as wire
 from topology import facts as f
@@ -29,9 +30,7 @@ LIMIT_S = 10.0
 
 async def until(check: Any) -> None:
     """Waits until something holds."""
-    async with asyncio.timeout(LIMIT_S):
-        while not check():  # noqa: ASYNC110  # what is waited for has no event
-            await asyncio.sleep(0.01)
+    await soon(check, LIMIT_S)
 
 
 @contextlib.asynccontextmanager

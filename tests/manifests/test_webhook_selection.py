@@ -19,7 +19,8 @@ from e2e.stack.control_plane import ControlPlane
 from manifests.render import INSTALL
 from topology.labels import DECISION, ENABLED, GANG, PHASE, PLACEMENT, REACH
 
-pytestmark = pytest.mark.e2e
+# One API server for the whole file, however many processes run the tests.
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("selection")]
 
 GPU = {"limits": {"nvidia.com/gpu": "1"}}
 CPU = {"requests": {"cpu": "1"}}
@@ -199,8 +200,11 @@ def test_what_isochrone_wrote_cannot_be_changed_by_others(plane: ControlPlane) -
             return str(refused)
         return ""
 
-    # The policy is in force a moment after it was made.
-    plane.wait_for(lambda: "written by Isochrone" in patch({DECISION: "forged"}), 30, "the policy is in force")
+    # The policy is in force a moment after it was made; until then a forgery is written, and the same one again is no
+    # change and thus allowed for ever: every attempt forges another value.
+    attempts = itertools.count()
+    refused = lambda: "written by Isochrone" in patch({DECISION: f"forged-{next(attempts)}"})  # noqa: E731
+    plane.wait_for(refused, 30, "the policy is in force")
     assert "written by Isochrone" in patch({DECISION: None})
     assert "written by Isochrone" in patch({PLACEMENT: "elsewhere"})
     assert patch({"team": "y", REACH: "2ms"}) == ""

@@ -14,8 +14,8 @@ from typing import Annotated
 
 import typer
 
-from admission.reach_commands import app as reach_app
-from admission.topology_commands import app as topology_app
+from admission.commands.reach import app as reach_app
+from admission.commands.topology import app as topology_app
 from topology.bad_input import BadInput
 
 app = typer.Typer(
@@ -67,7 +67,7 @@ def _root(
 def webhook() -> None:
     """Serve the admission webhook. Settings come from ISOCHRONE_* variables."""
     from admission.settings import WebhookSettings, load
-    from admission.webhook import serve
+    from admission.webhook.server import serve
 
     asyncio.run(serve(load(WebhookSettings)))
 
@@ -75,7 +75,7 @@ def webhook() -> None:
 @app.command()
 def controller() -> None:
     """Hold and release gangs, and answer Volcano's scheduler. Settings come from ISOCHRONE_* variables."""
-    from admission.controller_main import serve
+    from admission.controller.main import serve
     from admission.settings import ControllerSettings, load
 
     asyncio.run(serve(load(ControllerSettings)))
@@ -85,7 +85,7 @@ def controller() -> None:
 def agent() -> None:
     """Report this node's GPUs, links and network cards. Settings come from ISOCHRONE_* variables."""
     # A fresh process in place of this one: without the command line's own modules it is 9 MB smaller, for good.
-    started = "from topology.agent_main import main; main()"
+    started = "from topology.agent.main import main; main()"
     os.execv(sys.executable, [sys.executable, "-c", started])  # noqa: S606  # no shell is wanted
 
 
@@ -117,9 +117,9 @@ def release(
 
 
 async def _release(namespace: str | None, gang: str, pods: list[str], remove_webhook: bool, kubeconfig: str) -> int:
-    from admission.release import release as let_go
-    from topology.kube_api import KubeApi
-    from topology.kube_errors import ApiFailure
+    from admission.commands.release import release as let_go
+    from topology.kube.api import KubeApi
+    from topology.kube.errors import ApiFailure
 
     try:
         async with await KubeApi.connect(kubeconfig or None) as api:
@@ -149,9 +149,9 @@ def admit(
 
     Exit codes: 0, everything was read; 1, a pod would be refused; 2, something cannot be read.
     """
-    from admission import admit as reader
-    from admission.manifest_file import documents
-    from admission.signals import BUILT_IN
+    from admission.commands import admit as reader
+    from admission.recognition.signals import BUILT_IN
+    from admission.templates.manifest_file import documents
 
     if output not in ("text", "json"):
         raise BadInput("--output", output, 'use "text" or "json"')
@@ -160,7 +160,7 @@ def admit(
         raise BadInput("-f", ", ".join(files), "there is no object in it: give manifests of Kubernetes objects")
     table = BUILT_IN
     if rules:
-        from admission.rule_file import read_rules
+        from admission.recognition.rule_file import read_rules
 
         table = read_rules(_read(rules, "--rules"), rules)
     found = reader.admitted(read, namespace, table)
@@ -240,7 +240,7 @@ def demo(
     output: Annotated[str, typer.Option("--output", metavar="FILE", help="Write the plain text to a file too.")] = "",
 ) -> None:
     """Show on this terminal what Isochrone does. A made-up cluster, four gangs, every decision explained."""
-    from admission.demo import run
+    from admission.demo.play import run
 
     raise typer.Exit(run(output))
 

@@ -1,4 +1,4 @@
-"""Derives the link table (topology/link_rows.py) again from the public logs and shows each row's fit error.
+"""Derives the link table (topology/reach/link_rows.py) again from the public logs and shows each row's fit error.
 
 `python -m docs.update_links` needs the logs (ISOCHRONE_DATA, or ../shared/data) and prints what the rows should hold;
 code 1 if they hold something else. The files in Parquet measure collectives, hence no pair, and are not needed.
@@ -14,7 +14,7 @@ import numpy as np
 from e2e.bench.link_fit import Fit, errors, refit
 from e2e.bench.measured_logs import LOGS, Points, points_of
 from e2e.bench.reach import folder
-from topology.link_rows import ROWS, Hardware, Row
+from topology.reach.link_rows import ROWS, Hardware, Row
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,7 @@ def main() -> int:
     sys.stdout.write(f"{'hardware':28} {'latency, us':>11} {'GB/s':>6} {'logs':>4} {'error':>7}\n")
     for each in derived:
         row = each.row
-        said = "" if each.same else "  differs from topology/link_rows.py"
+        said = "" if each.same else "  differs from topology/reach/link_rows.py"
         sys.stdout.write(
             f"{each.hardware.value:28} {row.latency_us:11g} {row.bytes_per_us / 1000:6g} {each.logs:4} "
             f"{row.error_percent:5.1f} %{said}\n"

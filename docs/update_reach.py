@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from docs.marked_page import keep
-from topology.domains import DomainChain
 from topology.labels import DEFAULT_REACH_SIZE_BYTES
-from topology.link_rows import ROWS
-from topology.links import LINKS
-from topology.reach import NodeLinks, ReachModel
+from topology.reach.domains import DomainChain
+from topology.reach.link_rows import ROWS
+from topology.reach.links import LINKS
+from topology.reach.model import NodeLinks, ReachModel
 from topology.units import show_us
 
 PAGE = Path(__file__).with_name("reach.md")

@@ -19,7 +19,7 @@ def demo_text() -> str:
     """Runs the demo. Raises CalledProcessError if it failed."""
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "demo.txt"
-        argv = [sys.executable, "-m", "admission.demo", "--output", str(output)]
+        argv = [sys.executable, "-m", "admission.demo.play", "--output", str(output)]
         subprocess.run(argv, cwd=ROOT, timeout=LIMIT_S, check=True, stdout=subprocess.DEVNULL)
         return output.read_text(encoding="utf-8")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from admission.admit import admitted, lines, summary
-from admission.manifest_file import documents
-from admission.signals import ROWS
+from admission.commands.admit import admitted, lines, summary
+from admission.recognition.signals import ROWS
+from admission.templates.manifest_file import documents
 from docs.marked_page import keep
 
 PAGE = Path(__file__).with_name("recognition.md")

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 
 from docs.marked_page import keep
-from topology.formats import read
-from topology.graph_text import as_dict, picture, summary
-from topology.label_schemes import NVLINK_DOMAINS, SCHEMES
+from topology.graph.text import as_dict, picture, summary
+from topology.reach.label_schemes import NVLINK_DOMAINS, SCHEMES
+from topology.readers.formats import read
 
 PAGE = Path(__file__).with_name("topology.md")
 

@@ -20,10 +20,10 @@ from e2e.stack.cluster import Cluster
 from e2e.stack.isochrone import Isochrone, install
 from e2e.stack.nodes import grid
 from e2e.workloads import pair
-from topology.agent_settings import AgentSettings
-from topology.facts import Nic, NicPort, NodeFacts, NodeState, NvmlState
-from topology.hub_client import HubClient
-from topology.prober import Prober
+from topology.agent.hub_client import HubClient
+from topology.agent.prober import Prober
+from topology.agent.settings import AgentSettings
+from topology.facts.report import Nic, NicPort, NodeFacts, NodeState, NvmlState
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
 

@@ -1,4 +1,4 @@
-"""Makes topology/*_pb2.py and .pyi from topology/*.proto, the same bytes every time.
+"""Makes *_pb2.py and .pyi beside each proto file of topology/, the same bytes every time.
 
     python -m manifests.messages
 
@@ -12,15 +12,14 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PROTOS = ("topology/agent.proto", "topology/podresources.proto")
+PROTOS = ("topology/facts/agent.proto", "topology/agent/podresources.proto")
 
 
 def generate(folder: Path) -> list[Path]:
-    """Writes the code under `folder`/topology; gives the files."""
-    (folder / "topology").mkdir(exist_ok=True)
+    """Writes the code below `folder`, each file where its proto is below the repository; gives the files."""
     command = [sys.executable, "-m", "grpc_tools.protoc", f"-I{ROOT}", f"--python_out={folder}", f"--pyi_out={folder}"]
     subprocess.run([*command, *PROTOS], cwd=ROOT, timeout=60, check=True)
-    return sorted((folder / "topology").glob("*_pb2.py*"))
+    return sorted((folder / "topology").rglob("*_pb2.py*"))
 
 
 if __name__ == "__main__":

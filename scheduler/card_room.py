@@ -1,4 +1,4 @@
-"""Room on cards while a search places pods: the rules of `topology.gpu_cards`, one node at a time, with a way back.
+"""Room on cards while a search places pods: the rules of `topology.gpus.cards`, one node at a time, with a way back.
 
 Only gangs with a pod that must be looked at card by card have one of these; for all others amounts say everything.
 """
@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.memory_policy import CardNeed, card_slots
-from topology.gpu_capacity import NodeCards
-from topology.gpu_cards import CardRow, choose, put_all
-from topology.gpu_holds import put_plain
-from topology.gpu_table import GpuTable
+from topology.gpus.capacity import NodeCards
+from topology.gpus.cards import CardRow, choose, put_all
+from topology.gpus.holds import put_plain
+from topology.gpus.table import GpuTable
 from topology.snapshot import Mask, Snapshot
 
 PLENTY = 1_000

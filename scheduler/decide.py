@@ -17,7 +17,7 @@ from scheduler.memory_policy import card_slots
 from scheduler.partners import reach_to
 from scheduler.policy import Policy
 from scheduler.request import Partner, PodRequest, ReachBound
-from topology.isochrone_sets import nearest_us
+from topology.reach.isochrone_sets import nearest_us
 from topology.snapshot import NodeTable, Snapshot, room_for
 
 _UNKNOWN: Final = -1

@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from scheduler.gpu_set import GpuPick
 from scheduler.request import GangRequest, PodRequest
 from scheduler.verdicts import Verdict, VerdictCode
-from topology.facts_age import AgentAge, Freshness
-from topology.isochrone_sets import NodeSet
-from topology.reach import Reach
+from topology.facts.age import AgentAge, Freshness
+from topology.reach.isochrone_sets import NodeSet
+from topology.reach.model import Reach
 
 KEEP = 5
 """Candidates kept in a decision: the choice and its runners-up."""

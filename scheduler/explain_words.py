@@ -14,10 +14,10 @@ from typing import Final
 from scheduler.decision import NANO, Candidate, Decision, Remedy
 from scheduler.request import GangRequest
 from scheduler.verdicts import CARDS, GPU_BYTES, Verdict, VerdictCode
-from topology.facts_age import AgentAge, say
-from topology.isochrone_sets import NodeSet
+from topology.facts.age import AgentAge, say
 from topology.labels import DECODE, PHASES, PREFILL, REACH
-from topology.reach import Reach
+from topology.reach.isochrone_sets import NodeSet
+from topology.reach.model import Reach
 from topology.units import show_age, show_bytes, show_us
 
 EVENT_BYTES: Final = 1000

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scheduler.request import PodRequest
-from topology.gpu_capacity import NodeCards
-from topology.gpu_cards import EVERYTHING, CardRow, choose
-from topology.gpu_holds import held_row
-from topology.gpu_request import GpuRequest
-from topology.gpu_sets import GpuSet, best_set, judge_set, plugin_set
+from topology.gpus.capacity import NodeCards
+from topology.gpus.cards import EVERYTHING, CardRow, choose
+from topology.gpus.holds import held_row
+from topology.gpus.request import GpuRequest
+from topology.gpus.sets import GpuSet, best_set, judge_set, plugin_set
 from topology.snapshot import Snapshot
 
 

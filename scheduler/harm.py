@@ -3,9 +3,9 @@
 Rules of this file. (1) A loss is the value after minus the value before; below zero the placement mends something.
 (2) Where a pod shares a GPU, every GPU of a node that has room is a row of its own; else a node has one row.
 
-`remainder`: GPU left over minus what it is worth to the mix (topology/remainder.py). `fragmentation`: the FGD measure
-(topology/fragmentation.py). `balance`: GPUs that no CPU is left for, and CPU that no GPU is left for, at the CPU that
-the mix asks for with one GPU. `scarcity`: GPUs of a model that others cannot do without.
+`remainder`: GPU left over minus what it is worth to the mix (topology/fragmentation/remainder.py). `fragmentation`: the
+FGD measure (topology/fragmentation/unusable.py). `balance`: GPUs that no CPU is left for, and CPU that no GPU is left
+for, at the CPU that the mix asks for with one GPU. `scarcity`: GPUs of a model that others cannot do without.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from topology.fragmentation import Room, by_card, fragmented_gpus
-from topology.pod_mix import Mix
-from topology.pod_shape import PodShape
-from topology.remainder import WHOLE_MILLI
+from topology.fragmentation.pod_mix import Mix
+from topology.fragmentation.pod_shape import PodShape
+from topology.fragmentation.remainder import WHOLE_MILLI
+from topology.fragmentation.unusable import Room, by_card, fragmented_gpus
 
 Gpus = NDArray[np.float64]
 

@@ -19,9 +19,9 @@ from scheduler.policy import Policy
 from scheduler.request import PodRequest, ReachBound
 from scheduler.score import Scored
 from scheduler.verdicts import Verdict, VerdictCode
-from topology.gpu_forms import CARD_PARTS
+from topology.fragmentation.pod_shape import NOTHING, PodShape, shape_of
+from topology.gpus.forms import CARD_PARTS
 from topology.labels import PREFILL
-from topology.pod_shape import NOTHING, PodShape, shape_of
 from topology.resources import CPU, GPU, MEMORY, PODS
 from topology.snapshot import Amount2D, Mask, Snapshot, room_for
 

@@ -3,7 +3,7 @@
 Decode is guaranteed: it counts with its peak. A prefill pod counts with its request, and its peak above that comes out
 of head-room that all prefill peaks of a card share, since a peak is given back. Promises end where the reserve begins,
 promises and peaks together at the peak limit; both shares are settings. The rule for one card is in
-`topology.gpu_cards`; this file says the same of thousands of nodes at once. Pure: arrays in, arrays out.
+`topology.gpus.cards`; this file says the same of thousands of nodes at once. Pure: arrays in, arrays out.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 
 from scheduler.policy import Policy
 from scheduler.verdicts import CARDS, GPU_BYTES, Verdict, VerdictCode
-from topology.gpu_cards import PHASE_BIT, WHOLE_MILLI, Limits, serves
-from topology.gpu_forms import QGPU, VOLCANO_VGPU
-from topology.gpu_request import GpuRequest
-from topology.gpu_table import GpuTable
+from topology.gpus.cards import PHASE_BIT, WHOLE_MILLI, Limits, serves
+from topology.gpus.forms import QGPU, VOLCANO_VGPU
+from topology.gpus.request import GpuRequest
+from topology.gpus.table import GpuTable
 from topology.labels import PREFILL
 
 MIB: Final = 2**20
@@ -156,7 +156,7 @@ def _serving(gpus: GpuTable, form: str, at: Ints) -> Mask:
 
 
 def _claims(need: CardNeed, capacity: Ints, replicas: Ints) -> tuple[Ints, Ints]:
-    """(guaranteed, burst above it) of each card, MiB: the same as `topology.gpu_cards.claim`."""
+    """(guaranteed, burst above it) of each card, MiB: the same as `topology.gpus.cards.claim`."""
     request = need.request
     asked = np.full_like(capacity, request.memory_mib)
     if not request.memory_mib:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from scheduler.partners import other_phase
 from topology.labels import PHASES
-from topology.reach import ReachModel
+from topology.reach.model import ReachModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.request import Partner, ReachBound
-from topology.isochrone_sets import farthest_us
 from topology.labels import DECODE, PREFILL
+from topology.reach.isochrone_sets import farthest_us
 from topology.snapshot import NodeTable
 
 Floats = NDArray[np.float64]

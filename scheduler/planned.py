@@ -28,8 +28,8 @@ from scheduler.partners import Named, other_phase, reach_to
 from scheduler.policy import Policy
 from scheduler.request import GangRequest, PodRequest, ReachBound
 from scheduler.verdicts import VerdictCode
-from topology.isochrone_sets import NodeSet, as_requirement, isochrone_masks
 from topology.labels import DECODE, PHASES, PREFERRED, PREFILL
+from topology.reach.isochrone_sets import NodeSet, as_requirement, isochrone_masks
 from topology.snapshot import Assumed, Snapshot
 
 Places = dict[str, int]  # pod uid to node index

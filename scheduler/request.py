@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from topology.gpu_holds import GpuHold, hold_of_request
-from topology.gpu_request import GpuRequest, readable_gpus
+from topology.gpus.holds import GpuHold, hold_of_request
+from topology.gpus.request import GpuRequest, readable_gpus
 from topology.labels import ALL_PAIRS, DECODE, DEFAULT_REACH_SIZE_BYTES, DEFAULT_REACH_US, PHASE, PREFILL, REQUIRED
 from topology.objects import Pod, PodSpec
 from topology.resources import GPU, Amounts, readable_request

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from scheduler.memory_policy import limits_of
 from scheduler.policy import Policy
-from topology.fragmentation import Room
-from topology.remainder import WHOLE_MILLI
+from topology.fragmentation.remainder import WHOLE_MILLI
+from topology.fragmentation.unusable import Room
 from topology.resources import CPU
 from topology.snapshot import Snapshot
 

@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from scheduler.decision import NANO
 from scheduler.harm import Harm, harm
 from scheduler.policy import Packing, Policy, RoomWeights, Weight
-from topology.fragmentation import Room
-from topology.pod_mix import Mix
-from topology.pod_shape import PodShape
-from topology.remainder import WHOLE_MILLI
+from topology.fragmentation.pod_mix import Mix
+from topology.fragmentation.pod_shape import PodShape
+from topology.fragmentation.remainder import WHOLE_MILLI
+from topology.fragmentation.unusable import Room
 
 Nano = NDArray[np.int64]
 

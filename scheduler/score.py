@@ -3,8 +3,8 @@
 Rules of this file. (1) Points are integers in billionths. (2) Every node within the bound scores above every node
 beyond it. (3) Scores are distinct for every node asked: the last part is a place in the order of names. (4) The range
 starts at 0; a bad node is 0-ish, never negative. (5) Reach is one part; the rest say what the placement does to the
-room that remains (scheduler/room_score.py; MIG places: topology/mig_nodes.py), and count for nodes within the bound
-alone.
+room that remains (scheduler/room_score.py; MIG places: topology/gpus/mig_nodes.py), and count for nodes within the
+bound alone.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from scheduler.decision import Candidate, Part
 from scheduler.policy import Policy
 from scheduler.room_of import room_of
 from scheduler.room_score import ROOM_PARTS, cut, lost, order_points, room_points, weights_for
-from topology.mig_nodes import mig_harm
-from topology.pod_shape import PodShape
-from topology.reach import Reach
+from topology.fragmentation.pod_shape import PodShape
+from topology.gpus.mig_nodes import mig_harm
+from topology.reach.model import Reach
 from topology.snapshot import Mask, Snapshot
 
 FLOOR_US = 5.0

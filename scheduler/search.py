@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from scheduler.card_room import CardRoom
 from scheduler.memory_policy import CardNeed
-from topology.isochrone_sets import near_all
 from topology.labels import DECODE, PREFILL
+from topology.reach.isochrone_sets import near_all
 from topology.snapshot import Amount2D, Mask, Snapshot, room_for
 
 _MOST_KINDS = 2_048

@@ -16,7 +16,7 @@ from typing import Final
 
 from scheduler.request import Partner
 from scheduler.volcano_wire import RELEASING, RUNNING
-from topology.gpu_holds import GpuHold
+from topology.gpus.holds import GpuHold
 from topology.resources import Amounts
 from topology.snapshot import Assumed
 

@@ -1,6 +1,7 @@
 """How large the isochrone sets of places are, on a cluster of a few nodes: sets as bits of an integer.
 
-The same closure as `topology.isochrone_sets.isochrone_masks`, fast enough to be asked for every plan a search looks at.
+The same closure as `topology.reach.isochrone_sets.isochrone_masks`, fast enough to be asked for every plan a search
+looks at.
 """
 
 from __future__ import annotations

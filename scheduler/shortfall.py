@@ -16,8 +16,8 @@ from scheduler.partners import Named, other_phase, partner_of, reach_to
 from scheduler.policy import Policy
 from scheduler.request import GangRequest, PodRequest, ReachBound
 from scheduler.verdicts import VerdictCode
-from topology.isochrone_sets import as_requirement, near_all, nearest_us
 from topology.labels import PHASES, PREFILL
+from topology.reach.isochrone_sets import as_requirement, near_all, nearest_us
 from topology.snapshot import Mask, NodeTable, Snapshot, room_for
 
 # Phase, need, what no node has, acceptance, cards: what tells members apart here. What no node has is in no column.

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 from typing import Final
 
-from topology.reach import Reach
+from topology.reach.model import Reach
 
 GPU_BYTES: Final = "gpu-bytes"
 """Unit of a verdict: memory of one card, not of the host."""

@@ -15,19 +15,19 @@ from typing import Any
 
 import numpy as np
 
-from topology.agents_view import AgentsView
-from topology.facts import NodeFacts
-from topology.facts_age import Aged
-from topology.gpu_devices import REGISTERS
-from topology.gpu_holds import GpuHold, hold_of
-from topology.gpu_request import asks_for_cards, readable_gpus
-from topology.hold_book import HoldBook
+from topology.facts.age import Aged
+from topology.facts.agents_view import AgentsView
+from topology.facts.report import NodeFacts
+from topology.fragmentation.pod_mix import PodMix
+from topology.fragmentation.pod_shape import PodShape, shape_of
+from topology.gpus.devices import REGISTERS
+from topology.gpus.hold_book import HoldBook
+from topology.gpus.holds import GpuHold, hold_of
+from topology.gpus.request import asks_for_cards, readable_gpus
 from topology.labels import DECISION, GANG, GATE, PHASE, PHASES
-from topology.measured_layer import MeasuredLayer
-from topology.measured_reach import MeasuredReach
+from topology.measured.layer import MeasuredLayer
+from topology.measured.reach import MeasuredReach
 from topology.objects import HyperNode, Node, Pod
-from topology.pod_mix import PodMix
-from topology.pod_shape import PodShape, shape_of
 from topology.resources import Amounts, readable_request
 from topology.snapshot import Assumed, NodeTable, Snapshot
 

@@ -14,19 +14,19 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from topology.domains import chain_of, membership
-from topology.facts_age import Aged, AgentAge
-from topology.gpu_capacity import NodeCards, lists_whole_gpus_in_vain, node_cards
-from topology.gpu_holds import GpuHold, NodeHolds
-from topology.gpu_table import GpuStatic, GpuTable, table_at
-from topology.hardware_links import SeenLinks
-from topology.hold_book import HoldBook
+from topology.facts.age import Aged, AgentAge
+from topology.fragmentation.pod_mix import NO_MIX, Mix
+from topology.gpus.capacity import NodeCards, lists_whole_gpus_in_vain, node_cards
+from topology.gpus.hold_book import HoldBook
+from topology.gpus.holds import GpuHold, NodeHolds
+from topology.gpus.seen_cards import SeenCards
+from topology.gpus.table import GpuStatic, GpuTable, table_at
 from topology.labels import HOSTNAME
 from topology.objects import HyperNode, Node, PodSpec
-from topology.pod_mix import NO_MIX, Mix
-from topology.reach import ReachModel, links_of
+from topology.reach.domains import chain_of, membership
+from topology.reach.hardware_links import SeenLinks
+from topology.reach.model import ReachModel, links_of
 from topology.resources import GPU, Amounts, parse_amounts
-from topology.seen_cards import SeenCards
 from topology.selectors import accepts
 
 Amount2D = NDArray[np.int64]

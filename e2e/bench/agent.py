@@ -24,18 +24,18 @@ from tests.nvml.agents import agent_process
 from tests.nvml.kubelet import Kubelet, serving
 from tests.nvml.library import ROOT, build, environment
 from tests.topology.hub_certificates import Authority
-from topology.agent_settings import AgentSettings
-from topology.hub import Hub, listening
-from topology.hub_state import HubState
+from topology.agent.settings import AgentSettings
+from topology.facts.hub import Hub, listening
+from topology.facts.hub_state import HubState
 
 PODS: Final = 100
 WARM_S: Final = 20.0
 LOOKS = """
 import asyncio, sys, time
-from topology.collector import Collector
-from topology.nvml_reader import NvmlReader
-from topology.pod_resources import PodResources
-from topology.sysfs_reader import SysfsReader
+from topology.agent.collector import Collector
+from topology.agent.nvml_reader import NvmlReader
+from topology.agent.pod_resources import PodResources
+from topology.agent.sysfs_reader import SysfsReader
 async def main(folder, looks):
     made = Collector(NvmlReader(), SysfsReader(folder + '/sys', folder + '/proc'), PodResources(folder + '/k.sock'))
     await made.collect()

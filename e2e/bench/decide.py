@@ -23,8 +23,8 @@ from scheduler.policy import Policy
 from scheduler.session import SessionLedger, Tried
 from scheduler.volcano_wire import Prioritize, Task
 from topology.cluster_state import ClusterState
-from topology.gpu_devices import VOLCANO_REGISTER
-from topology.gpu_forms import VOLCANO_VGPU
+from topology.gpus.devices import VOLCANO_REGISTER
+from topology.gpus.forms import VOLCANO_VGPU
 from topology.labels import DECODE, GANG, PHASE, PREFILL
 from topology.objects import Node, Pod
 

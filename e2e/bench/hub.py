@@ -29,9 +29,9 @@ from e2e.bench.cpu import Meter
 from e2e.bench.report import Figure, Goal
 from e2e.bench.sizes import counted
 from tests.topology.hub_certificates import Authority
-from topology import facts as f
-from topology.agent_settings import AgentSettings
-from topology.hub_client import HubClient, credentials
+from topology.agent.hub_client import HubClient, credentials
+from topology.agent.settings import AgentSettings
+from topology.facts import report as f
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 EVERY_S: Final = 15.0
@@ -43,7 +43,8 @@ def measure() -> Iterator[list[Figure]]:
     """One part: it starts from nothing once."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-    logging.getLogger("topology.hub_client").setLevel(logging.ERROR)  # 5,000 times the same when the hub is killed
+    # 5,000 times the same when the hub is killed
+    logging.getLogger("topology.agent.hub_client").setLevel(logging.ERROR)
     with tempfile.TemporaryDirectory(prefix="isochrone-hub-") as folder:
         yield asyncio.run(_measure(counted("AGENTS", 5_000), counted("SECONDS", 45), Path(folder)))
 

@@ -12,8 +12,8 @@ import sys
 from typing import Any
 
 from topology.clock import monotonic_s
-from topology.hub import Hub, listening
-from topology.hub_state import HubState
+from topology.facts.hub import Hub, listening
+from topology.facts.hub_state import HubState
 
 
 async def main(port: int, tls_dir: str) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from e2e.bench.measured_logs import Points
-from topology.link_rows import FIXED, ROWS, Hardware, Row
+from topology.reach.link_rows import FIXED, ROWS, Hardware, Row
 
 ROUNDS: Final = 5
 STEPS: Final = 61

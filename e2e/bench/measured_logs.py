@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from topology.link_rows import Hardware
-from topology.measurement import Direction, Measurement, Scope
-from topology.read_measurements import read_measurements
+from topology.measured.measurement import Direction, Measurement, Scope
+from topology.reach.link_rows import Hardware
+from topology.readers.measurements import read_measurements
 
 STREAM_BYTES: Final = 16 * 2**20
 _BRIDGED: Final = ({0, 1}, {2, 3})

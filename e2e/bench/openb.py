@@ -20,7 +20,7 @@ from e2e.bench.openb_run import Curve, run, scorer_for
 from e2e.bench.openb_trace import Nodes, PodKind, Pods, folder, list_names, read_nodes, read_pods
 from e2e.bench.report import FOLDER, Figure, Goal
 from e2e.stack.build import say
-from topology.pod_mix import Mix
+from topology.fragmentation.pod_mix import Mix
 
 DEFAULT: Final = "default"
 POLICIES: Final = ("fgd", "isochrone")

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 from e2e.bench.openb_trace import Nodes, PodKind
 from scheduler.policy import Policy
 from scheduler.room_score import order_points, room_points, weights_for
-from topology.fragmentation import Room, fragmented_gpus
-from topology.pod_mix import Mix, PodMix
-from topology.pod_shape import PodShape
-from topology.remainder import WHOLE_MILLI
+from topology.fragmentation.pod_mix import Mix, PodMix
+from topology.fragmentation.pod_shape import PodShape
+from topology.fragmentation.remainder import WHOLE_MILLI
+from topology.fragmentation.unusable import Room, fragmented_gpus
 
 Ints = NDArray[np.int64]
 NO_PLACE: Final = -1

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from e2e.bench.report import NotHere
 from e2e.stack.build import CHECKOUT
-from topology.pod_shape import PodShape
-from topology.remainder import WHOLE_MILLI
+from topology.fragmentation.pod_shape import PodShape
+from topology.fragmentation.remainder import WHOLE_MILLI
 
 ARRIVE: Final = 1.3
 _NODES: Final = "openb_node_list_gpu_node.csv"

@@ -17,8 +17,8 @@ from e2e.bench.link_fit import errors, fit
 from e2e.bench.measured_logs import LOGS, Points, points_of
 from e2e.bench.report import Figure, Goal, NotHere, matrix
 from topology.labels import DEFAULT_REACH_SIZE_BYTES, DEFAULT_REACH_US
-from topology.link_rows import FIXED, ROWS, Row
-from topology.links import LINKS
+from topology.reach.link_rows import FIXED, ROWS, Row
+from topology.reach.links import LINKS
 from topology.units import show_bytes, show_us
 
 CHECKOUT: Final = Path(__file__).resolve().parents[2]

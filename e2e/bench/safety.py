@@ -24,9 +24,9 @@ from e2e.stack.build import say
 from scheduler.plan import plan
 from scheduler.policy import Policy
 from scheduler.request import GangRequest, Partner, PodRequest, ReachBound
-from topology.isochrone_sets import NodeSet
 from topology.labels import DECODE, GPU_PRODUCT, HOSTNAME, LEAF, NEAREST, PHASES, PREFILL, SPINE, TRANSPORT, ZONE
 from topology.objects import Metadata, Node, NodeCondition, NodeStatus
+from topology.reach.isochrone_sets import NodeSet
 from topology.resources import GPU, PODS
 from topology.snapshot import Assumed, NodeTable, Snapshot
 

@@ -12,8 +12,8 @@ from e2e.bench.openb import write_curve
 from e2e.bench.openb_run import Curve, run, scorer_for
 from e2e.bench.openb_trace import Nodes, PodKind, Pods, folder
 from e2e.bench.report import NotHere
-from topology.pod_mix import Mix
-from topology.pod_shape import PodShape
+from topology.fragmentation.pod_mix import Mix
+from topology.fragmentation.pod_shape import PodShape
 
 NODES = Nodes(
     names=tuple(f"n{i}" for i in range(12)),

@@ -10,20 +10,20 @@ from collections.abc import AsyncGenerator, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
-from admission.controller_main import Controller
-from admission.file_cluster import FileCluster
+from admission.controller.main import Controller
+from admission.demo.file_cluster import FileCluster
 from admission.settings import ControllerSettings, load
 from tests.admission.held_pods import NAMESPACE
 from tests.admission.pods import Raw
 from tests.topology.list_watch_server import running, until
-from topology.kube_api import KubeApi
+from topology.kube.api import KubeApi
 from topology.labels import DECISION, GATE, GROUP_NAME, NVIDIA_GPU, PLACEMENT
 
 QUIET = "30ms"
 RETRY_S = 0.1
 GROUP_SHOWN_S = 0.5
 SHORT_PAUSES_S = (0.01, 0.02, None)
-"""Between tries of a release: set it as `admission.let_go._PAUSES_S` where releases fail."""
+"""Between tries of a release: set it as `admission.gangs.let_go._PAUSES_S` where releases fail."""
 _POD_WRITE = re.compile(r"/api/v1/namespaces/[^/]+/pods/([^/]+)(/status)?")
 _GROUP_WRITE = re.compile(r"/apis/scheduling\.volcano\.sh/v1beta1/namespaces/[^/]+/podgroups/([^/]+)")
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
-from admission import json_patch
+from admission.webhook import json_patch
 from topology.bad_input import BadInput
-from topology.kube_errors import ApiError
+from topology.kube.errors import ApiError
 
 SECRET = "/api/v1/namespaces/isochrone-system/secrets/cert"
 HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/zz-isochrone"

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 
-from admission import json_patch
-from admission.tagging import Entry, Tagging, tag
+from admission.webhook import json_patch
+from admission.webhook.tagging import Entry, Tagging, tag
 from topology.objects import Pod
 
 Raw = dict[str, Any]

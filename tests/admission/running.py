@@ -15,9 +15,9 @@ from typing import Any
 import aiohttp
 import msgspec
 
-from admission.certificates import Bundle, issue
 from admission.settings import HostPort, WebhookSettings
-from admission.webhook import Listening, serve
+from admission.webhook.certificates import Bundle, issue
+from admission.webhook.server import Listening, serve
 from topology import clock
 
 NAME = "isochrone-webhook.isochrone-system.svc"

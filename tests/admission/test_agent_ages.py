@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from admission.agent_ages import AgentAges
+from admission.controller.agent_ages import AgentAges
 from scheduler.explain import held_event, news_key
 from scheduler.explain_block import placement_block
 from scheduler.explain_words import agents_of, silent_agents
 from scheduler.plan import plan
 from tests.scheduler.clusters import gang, node
 from tests.topology.node_facts import two_gpus
-from topology import agent_pb2 as wire
-from topology import facts_wire
 from topology.cluster_state import ClusterState
-from topology.facts import Fabric, FabricState, NodeFacts, NvmlState
-from topology.facts_age import AgeLimits
-from topology.hub_state import HubState
+from topology.facts import agent_pb2 as wire
+from topology.facts import wire as facts_wire
+from topology.facts.age import AgeLimits
+from topology.facts.hub_state import HubState
+from topology.facts.report import Fabric, FabricState, NodeFacts, NvmlState
 from topology.objects import Metadata, Pod, PodSpec
 
 WALL_S = 1_796_000_000.0

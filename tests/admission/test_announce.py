@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from admission import volcano_shapes
-from admission.announce import Announcer
-from admission.controller_main import Controller
-from admission.file_cluster import FileCluster
-from admission.gang_request import request_of, view_of
+from admission.controller.main import Controller
+from admission.demo import volcano_shapes
+from admission.demo.file_cluster import FileCluster
+from admission.gangs.announce import Announcer
+from admission.gangs.gang_request import request_of, view_of
 from scheduler.answers import prioritize
 from scheduler.decision import Plan
 from scheduler.plan import plan
@@ -35,7 +35,7 @@ from tests.admission.controllers import (
 from tests.admission.held_pods import CHAT, NAMESPACE, held
 from tests.admission.pods import Raw
 from tests.topology.list_watch_server import running, until
-from topology.events import EventSink
+from topology.kube.events import EventSink
 from topology.labels import CONFLICT, DECISION, ENABLED, GATE, HOSTNAME, PLACEMENT, REACH_MODE, SIGNAL
 
 # One page over NVSwitch inside a node 8.19 us, over RDMA on one leaf 24.4 us, to the other zone 2 ms.
@@ -280,7 +280,7 @@ async def test_what_was_to_be_said_of_a_held_pod_is_dropped_once_it_is_planned(t
 
 
 async def test_words_that_wait_are_bounded_and_the_newest_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("admission.announce._WAITING", 3)
+    monkeypatch.setattr("admission.gangs.announce._WAITING", 3)
     async with FileCluster([]) as cluster, controlling(cluster, tmp_path, quiet="60s") as controller:
         create(cluster, *(held(f"d{i}") for i in range(9)), held("p0"))
         await until(lambda: len(controller.state.gang_pods(*CHAT)) == 10)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from admission.file_cluster import FileCluster
+from admission.demo.file_cluster import FileCluster
 from tests.admission.controllers import (
     bind_released,
     controlling,

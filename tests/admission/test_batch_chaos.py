@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from admission.controller_main import Controller
-from admission.file_cluster import FileCluster
-from admission.gang_request import request_of, view_of
+from admission.controller.main import Controller
+from admission.demo.file_cluster import FileCluster
+from admission.gangs.gang_request import request_of, view_of
 from scheduler.plan import plan
 from tests.admission.controllers import (
     SHORT_PAUSES_S,
@@ -117,7 +117,7 @@ def known(controller: Controller) -> dict[str, str]:
 
 @pytest.mark.parametrize("seed", [34, 44, 48, 53])
 async def test_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr("admission.let_go._PAUSES_S", SHORT_PAUSES_S)
+    monkeypatch.setattr("admission.gangs.let_go._PAUSES_S", SHORT_PAUSES_S)
     async with FileCluster(NODES) as cluster:
         chaos, steps = Chaos(cluster, seed), 0
         with never_overbooked(cluster):

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from admission.controller_main import Controller
-from admission.file_cluster import FileCluster
-from admission.let_go import Gatekeeper, Letting
-from admission.release_patch import release_patch
+from admission.controller.main import Controller
+from admission.demo.file_cluster import FileCluster
+from admission.gangs.let_go import Gatekeeper, Letting
+from admission.gangs.release_patch import release_patch
 from scheduler.decision import Plan
 from scheduler.plan import plan
 from scheduler.request import GangRequest
@@ -32,7 +32,7 @@ from tests.admission.controllers import (
 from tests.admission.held_pods import CHAT, NAMESPACE, held
 from tests.topology.list_watch_server import until
 from topology.clock import monotonic_s
-from topology.kube_api import KubeApi
+from topology.kube.api import KubeApi
 from topology.labels import DECISION
 
 ROOM = [{"name": "n1", "gpus": 2}]
@@ -47,7 +47,7 @@ async def cluster() -> AsyncGenerator[FileCluster]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("admission.let_go._PAUSES_S", SHORT_PAUSES_S)
+    monkeypatch.setattr("admission.gangs.let_go._PAUSES_S", SHORT_PAUSES_S)
 
 
 def used(controller: Controller) -> int:
@@ -264,7 +264,7 @@ async def test_a_bug_in_planning_costs_only_its_gang_and_is_tried_ever_more_rare
             raise ZeroDivisionError("a bug")
         return plan(gang, *rest)
 
-    monkeypatch.setattr("admission.units.plan", broken)
+    monkeypatch.setattr("admission.gangs.units.plan", broken)
     async with FileCluster([{"name": "n1", "gpus": 4}]) as cluster, controlling(cluster, tmp_path):
         create(cluster, held("p0"), held("d0"), held("p1", gang="code"), held("d1", gang="code"))
         await until(lambda: "isochrone-code" in groups(cluster))
@@ -284,7 +284,7 @@ async def test_a_bug_in_letting_go_gives_the_room_back(
             raise TypeError("a bug")
         return release_patch(*given)
 
-    monkeypatch.setattr("admission.let_go.release_patch", patch)
+    monkeypatch.setattr("admission.gangs.let_go.release_patch", patch)
     async with controlling(cluster, tmp_path) as controller:
         create(cluster, held("p0"), held("d0"))
         await until(lambda: len(nominations(cluster)) == 2 and used(controller) == 0)
@@ -303,8 +303,8 @@ async def test_a_bug_in_the_words_costs_the_words(
     def speechless(*_: Any, **__: Any) -> str:
         raise KeyError("a bug")
 
-    monkeypatch.setattr("admission.announce.placement_block", speechless)
-    monkeypatch.setattr("admission.announce.gang_block", speechless)
+    monkeypatch.setattr("admission.gangs.announce.placement_block", speechless)
+    monkeypatch.setattr("admission.gangs.announce.gang_block", speechless)
     async with controlling(cluster, tmp_path):
         create(cluster, held("p0"), held("d0"))
         await until(lambda: "isochrone-chat" in groups(cluster))

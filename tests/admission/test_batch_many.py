@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from admission.controller_main import Controller
-from admission.file_cluster import FileCluster
-from admission.gang_request import GangView
+from admission.controller.main import Controller
+from admission.demo.file_cluster import FileCluster
+from admission.gangs.gang_request import GangView
 from scheduler.decision import Plan
 from tests.admission.controllers import (
     all_finish,

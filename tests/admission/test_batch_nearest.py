@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from admission.file_cluster import FileCluster
+from admission.demo.file_cluster import FileCluster
 from tests.admission.controllers import controlling, create, gated, nominations, released
 from tests.admission.held_pods import held
 from tests.admission.pods import Raw

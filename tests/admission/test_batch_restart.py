@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from admission.file_cluster import FileCluster
+from admission.demo.file_cluster import FileCluster
 from tests.admission.controllers import (
     SHORT_PAUSES_S,
     bind_released,
@@ -33,7 +33,7 @@ CHAT = ("p0", "d0", "d1")
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("admission.let_go._PAUSES_S", SHORT_PAUSES_S)
+    monkeypatch.setattr("admission.gangs.let_go._PAUSES_S", SHORT_PAUSES_S)
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 import yaml
 
-from admission import json_patch, review
-from admission.tagging import Entry
+from admission.webhook import json_patch, review
+from admission.webhook.tagging import Entry
 
 CASES = Path(__file__).parents[1] / "cases"
 

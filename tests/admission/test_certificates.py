@@ -12,12 +12,12 @@ from typing import Any
 import pytest
 from cryptography import x509
 
-from admission.certificate_store import Folder, Secret, keep
-from admission.certificates import Bundle, ServingCertificate, issue, service_names, why_replace
+from admission.webhook.certificate_store import Folder, Secret, keep
+from admission.webhook.certificates import Bundle, ServingCertificate, issue, service_names, why_replace
 from tests.admission.fake_api import SECRET, FakeApi
 from topology import clock
 from topology.bad_input import BadInput
-from topology.kube_errors import ApiError, ApiUnreachable
+from topology.kube.errors import ApiError, ApiUnreachable
 
 NOW = datetime.datetime(2026, 11, 30, tzinfo=datetime.UTC)
 NAMES = service_names("isochrone-webhook", "isochrone-system", ("127.0.0.1", "extra.example"))

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from admission.file_cluster import FileCluster
+from admission.demo.file_cluster import FileCluster
 from topology.bad_input import BadInput
 from topology.labels import LEAF, ZONE
 from topology.objects import Node, Pod

@@ -15,19 +15,19 @@ from typing import Any
 import aiohttp
 import pytest
 
-from admission import volcano_shapes
-from admission.controller_main import serve
-from admission.file_cluster import FileCluster
+from admission.controller.main import serve
+from admission.demo import volcano_shapes
+from admission.demo.file_cluster import FileCluster
 from admission.settings import ControllerSettings, HostPort, load
 from tests.admission.controllers import bind_released, create, gated, groups, reasons
 from tests.admission.held_pods import NAMESPACE, held
 from tests.admission.pods import Raw
 from tests.topology.list_watch_server import until
 from tests.topology.node_facts import two_gpus
-from topology.agent_settings import AgentSettings
+from topology.agent.hub_client import HubClient
+from topology.agent.settings import AgentSettings
 from topology.bad_input import BadInput
 from topology.clock import monotonic_s
-from topology.hub_client import HubClient
 
 NODES: list[dict[str, Any]] = [
     {"name": "n1", "zone": "a", "leaf": "l1", "gpus": 4},

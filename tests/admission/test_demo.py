@@ -14,12 +14,12 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from admission import volcano_shapes
-from admission.cluster_file import holder
-from admission.demo_players import ApiServer, PlayError, Volcano, webhook_configuration
-from admission.demo_report import WIDTH, Report
-from admission.demo_services import NotReadyError, Services
-from admission.file_cluster import FileCluster
+from admission.demo import volcano_shapes
+from admission.demo.cluster_file import holder
+from admission.demo.file_cluster import FileCluster
+from admission.demo.players import ApiServer, PlayError, Volcano, webhook_configuration
+from admission.demo.report import WIDTH, Report
+from admission.demo.services import NotReadyError, Services
 from topology.labels import GROUP_NAME
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -63,7 +63,7 @@ def test_each_gang_ends_as_the_demo_says(shown: str) -> None:
 
 
 def test_a_stopped_demo_leaves_no_process_behind() -> None:
-    argv = [sys.executable, "-m", "admission.demo"]
+    argv = [sys.executable, "-m", "admission.demo.play"]
     with subprocess.Popen(argv, cwd=ROOT, stdout=subprocess.PIPE, text=True) as demo:
         try:
             assert demo.stdout is not None

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from admission.file_cluster import FileCluster
-from admission.overtaking import Overtaking
+from admission.demo.file_cluster import FileCluster
+from admission.gangs.overtaking import Overtaking
 from tests.admission.controllers import (
     bind_released,
     controlling,

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from admission.cluster_kinds import Refused
-from admission.file_cluster import FileCluster
+from admission.demo.cluster_kinds import Refused
+from admission.demo.file_cluster import FileCluster
 from tests.topology.list_watch_server import running, until
-from topology.events import NORMAL, EventSink, Involved
-from topology.informer import Informer, InformerSettings
-from topology.kube_api import ApiError, ApiFailure, ApiUnreachable, KubeApi
+from topology.kube.api import ApiError, ApiFailure, ApiUnreachable, KubeApi
+from topology.kube.events import NORMAL, EventSink, Involved
+from topology.kube.informer import Informer, InformerSettings
 from topology.labels import GATE, ZONE
 from topology.objects import Node, Pod, PodGroup
 

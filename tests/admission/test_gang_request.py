@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from admission.gang_request import GangView, complete, lost_partners, request_of, view_of
+from admission.gangs.gang_request import GangView, complete, lost_partners, request_of, view_of
 from scheduler.request import pod_request_of
 from tests.admission.held_pods import CHAT, bound, held, released, required, stored, within
 from tests.admission.pods import Raw

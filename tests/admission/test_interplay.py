@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from admission.expected import expected_of
-from admission.file_cluster import FileCluster
-from admission.gang_request import request_of, view_of
-from admission.replan import Step, Unplaced
+from admission.demo.file_cluster import FileCluster
+from admission.gangs.expected import expected_of
+from admission.gangs.gang_request import request_of, view_of
+from admission.gangs.replan import Step, Unplaced
 from tests.admission.controllers import bind_released, controlling, create, gated, groups, reasons, released, writes
 from tests.admission.held_pods import CHAT, NAMESPACE, held, stored
 from tests.admission.held_pods import released as let_go

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from admission.json_patch import Add, add_entries, add_item, apply, encode, pointer
+from admission.webhook.json_patch import Add, add_entries, add_item, apply, encode, pointer
 from topology.bad_input import BadInput
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from admission.admit import admitted, lines
-from admission.key_places import on_owner
-from admission.manifest_file import Document
-from admission.tagging import Entry
+from admission.commands.admit import admitted, lines
+from admission.recognition.key_places import on_owner
+from admission.templates.manifest_file import Document
+from admission.webhook.tagging import Entry
 from tests.admission.pods import PRODUCER, raw_pod, tagged
 
 OURS = {"isochrone.dev/phase": "decode", "isochrone.dev/gang": "chat"}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from admission.file_cluster import FileCluster
+from admission.demo.file_cluster import FileCluster
 from tests.admission.controllers import bind_released, controlling, create, gated, groups, nominations, reasons
 from tests.admission.held_pods import held
 from tests.topology.list_watch_server import until

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from admission.manifest_file import documents
+from admission.templates.manifest_file import documents
 from topology.bad_input import BadInput
 
 

@@ -9,11 +9,11 @@ import pytest
 from typer.testing import CliRunner
 
 from admission.cli import app
-from admission.measured_watch import MeasuredWatch
+from admission.controller.measured_watch import MeasuredWatch
 from tests.scheduler.clusters import node
 from topology.bad_input import BadInput
 from topology.cluster_state import ClusterState
-from topology.facts import NodeFacts, NodeState, NvmlState, ReachSample
+from topology.facts.report import NodeFacts, NodeState, NvmlState, ReachSample
 
 OSU = "# OSU MPI-CUDA Latency Test v7.5\n# Size       Avg Latency(us)\n65536  400.00\n"
 AT = 1_796_032_800.0  # 2026-11-30T10:00:00Z

@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from admission.controller_main import Controller
-from admission.file_cluster import FileCluster
-from admission.gang_request import request_of, view_of
-from admission.replan import Unplaced
-from admission.units import plan_units, short_units, units_by_uid
+from admission.controller.main import Controller
+from admission.demo.file_cluster import FileCluster
+from admission.gangs.gang_request import request_of, view_of
+from admission.gangs.replan import Unplaced
+from admission.gangs.units import plan_units, short_units, units_by_uid
 from scheduler.policy import Policy
 from tests.admission.controllers import SHORT_PAUSES_S, controlling, gated, groups, pods_of, reasons
 from tests.admission.held_pods import NAMESPACE, held
@@ -277,12 +277,12 @@ def why_not_settled(world: World, controller: Controller) -> str:
 
 
 async def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, steps: int) -> None:
-    monkeypatch.setattr("admission.let_go._PAUSES_S", SHORT_PAUSES_S)
-    monkeypatch.setattr("admission.retire.EMPTY_S", 0.3)
-    monkeypatch.setattr("admission.renew._LONGEST_PAUSE_S", 0.03)
-    monkeypatch.setattr("admission.turn.QUEUE_LAG_S", 0.1)
-    monkeypatch.setattr("admission.fairness.QUEUE_LAG_S", 0.1)
-    monkeypatch.setattr("admission.fairness._ASK_AGAIN_S", 0.1)
+    monkeypatch.setattr("admission.gangs.let_go._PAUSES_S", SHORT_PAUSES_S)
+    monkeypatch.setattr("admission.gangs.retire.EMPTY_S", 0.3)
+    monkeypatch.setattr("admission.gangs.renew._LONGEST_PAUSE_S", 0.03)
+    monkeypatch.setattr("admission.gangs.turn.QUEUE_LAG_S", 0.1)
+    monkeypatch.setattr("admission.gangs.fairness.QUEUE_LAG_S", 0.1)
+    monkeypatch.setattr("admission.gangs.fairness._ASK_AGAIN_S", 0.1)
     async with FileCluster(NODES) as cluster:
         world, done = World(cluster, seed), 0
         while done < steps:

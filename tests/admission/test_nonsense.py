@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from admission import review
-from admission.nonsense import nonsense
-from admission.tagging import Entry
+from admission.webhook import review
+from admission.webhook.nonsense import nonsense
+from admission.webhook.tagging import Entry
 from tests.admission.pods import decoded, raw_pod
 
 OURS = {"isochrone.dev/phase": "decode", "isochrone.dev/gang": "chat"}

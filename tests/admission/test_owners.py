@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from admission.owners import Owners
+from admission.gangs.owners import Owners
 from tests.admission.held_pods import held, stored
 from topology.objects import Metadata, OwnerReference, Pod, Workload, WorkloadSpec
 

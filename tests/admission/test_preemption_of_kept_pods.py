@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from admission.preemption import PREEMPTABLE, without_inferiors
-from admission.queue_room import DEFAULT_QUEUE
-from topology.kept_pods import KeptPods
+from admission.gangs.preemption import PREEMPTABLE, without_inferiors
+from admission.gangs.queue_room import DEFAULT_QUEUE
+from topology.kube.kept_pods import KeptPods
 from topology.labels import GROUP_NAME
 from topology.objects import Metadata, Node, Pod, PodGroup, PodGroupSpec
 from topology.snapshot import snapshot_of

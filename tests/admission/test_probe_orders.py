@@ -5,16 +5,16 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 
-from admission.probe_orders import ProbeOrders
+from admission.controller.probe_orders import ProbeOrders
 from tests.scheduler.clusters import node
-from topology import agent_pb2 as wire
-from topology import facts_wire
-from topology.agent_settings import AgentSettings
+from topology.agent.prober import Prober
+from topology.agent.settings import AgentSettings
 from topology.clock import wall_time_s
 from topology.cluster_state import ClusterState
-from topology.facts import NodeFacts, NodeState, NvmlState
-from topology.hub_state import HubState
-from topology.prober import Prober
+from topology.facts import agent_pb2 as wire
+from topology.facts import wire as facts_wire
+from topology.facts.hub_state import HubState
+from topology.facts.report import NodeFacts, NodeState, NvmlState
 
 FACTS = NodeFacts(state=NodeState(collected_at_s=1.0, topology_generation=1, nvml=NvmlState.OK))
 

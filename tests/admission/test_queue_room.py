@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from admission.queue_room import QueueRoom, QueueShort
+from admission.gangs.queue_room import QueueRoom, QueueShort
 from scheduler.request import GangRequest, PodRequest
 from topology.labels import NVIDIA_GPU
 from topology.objects import Metadata, Queue, QueueSpec, QueueStatus

@@ -10,9 +10,9 @@ import yaml
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from admission.release import release
-from topology.kube_api import KubeApi
-from topology.kube_errors import ApiError
+from admission.commands.release import release
+from topology.kube.api import KubeApi
+from topology.kube.errors import ApiError
 from topology.labels import GANG, GATE, GROUP_NAME, QUEUE_NAME
 
 

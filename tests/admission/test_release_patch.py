@@ -9,16 +9,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from admission import json_patch
-from admission.cluster_kinds import kind_named
-from admission.file_cluster import FileCluster
-from admission.release_patch import annotate, gate_there, release_patch
+from admission.demo.cluster_kinds import kind_named
+from admission.demo.file_cluster import FileCluster
+from admission.gangs.release_patch import annotate, gate_there, release_patch
+from admission.webhook import json_patch
 from tests.admission.held_pods import NAMESPACE, held, required, stored, within
 from tests.admission.pods import Raw, decoded
 from tests.scheduler.clusters import node
 from topology.bad_input import BadInput
-from topology.isochrone_sets import NodeSet
 from topology.labels import GATE, HOSTNAME, ZONE
+from topology.reach.isochrone_sets import NodeSet
 from topology.selectors import accepts
 
 SET = NodeSet(ZONE, ("a", "b"), 4)

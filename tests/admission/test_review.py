@@ -8,9 +8,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from admission import review
-from admission.review import Result
-from admission.tagging import Entry
+from admission.webhook import review
+from admission.webhook.review import Result
+from admission.webhook.tagging import Entry
 from tests.admission.pods import raw_pod
 from topology.bad_input import BadInput
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from admission.rule_file import read_rules
-from admission.rule_watch import RulesInUse
+from admission.recognition.rule_file import read_rules
+from admission.recognition.rule_watch import RulesInUse
+from admission.recognition.signals import BUILT_IN, Confidence, Rules, read_phase
 from admission.serving import background
-from admission.signals import BUILT_IN, Confidence, Rules, read_phase
-from admission.tagging import Entry, tag
+from admission.webhook.tagging import Entry, tag
 from tests.admission.pods import CONSUMER, decoded, raw_pod
 from topology.bad_input import BadInput
 

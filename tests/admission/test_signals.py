@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admission.signals import ROWS, Confidence, read_phase
+from admission.recognition.signals import ROWS, Confidence, read_phase
 from tests.admission.pods import CONSUMER, PRODUCER, decoded, raw_pod
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from admission.sweep import Sweep
+from admission.gangs.sweep import Sweep
 
 
 def test_a_round_covers_whoever_was_asked_before_it() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from admission.tagging import Entry
+from admission.webhook.tagging import Entry
 from tests.admission.pods import CONSUMER, NAMESPACE, Raw, raw_pod, tagged
 
 OURS = {"isochrone.dev/phase": "decode", "isochrone.dev/gang": "chat"}

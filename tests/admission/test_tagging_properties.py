@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admission.gang import podgroup_name
-from admission.tagging import Entry, tag
+from admission.gangs.identity import podgroup_name
+from admission.webhook.tagging import Entry, tag
 from tests.admission.pods import CONSUMER, NAMESPACE, PRODUCER, Raw, decoded, tagged
 
 FORGED = ("isochrone.dev/decision", "isochrone.dev/placement")

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
-from admission.admit import Admitted, admitted
-from admission.manifest_file import Document, documents
-from admission.pod_settings import read_settings
+from admission.commands.admit import Admitted, admitted
+from admission.gangs.pod_settings import read_settings
+from admission.templates.manifest_file import Document, documents
 
 HERE = Path(__file__).with_name("templates")
 DATA = Path(os.environ.get("ISOCHRONE_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data") / "manifests"

@@ -7,8 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from admission.file_cluster import FileCluster
-from admission.units import LWS_GROUP, LWS_GROUP_KEY, LWS_NAME, LWS_SIZE, LWS_WORKER, short_units, size_of, unit_of
+from admission.demo.file_cluster import FileCluster
+from admission.gangs.units import (
+    LWS_GROUP,
+    LWS_GROUP_KEY,
+    LWS_NAME,
+    LWS_SIZE,
+    LWS_WORKER,
+    short_units,
+    size_of,
+    unit_of,
+)
 from tests.admission.controllers import (
     bind_released,
     controlling,

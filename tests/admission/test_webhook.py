@@ -11,9 +11,9 @@ import aiohttp
 import msgspec
 import pytest
 
-from admission import review
 from admission.settings import WebhookSettings, load
-from admission.webhook import MAX_BODY_BYTES
+from admission.webhook import review
+from admission.webhook.server import MAX_BODY_BYTES
 from tests.admission.pods import raw_pod
 from tests.admission.running import LOOPBACK, OURS, Running, fresh, review_of, running, write
 

@@ -22,13 +22,13 @@ import pytest
 from aiohttp import web
 
 from admission.settings import HostPort, WebhookSettings, load
-from admission.webhook import Listening, serve
+from admission.webhook.server import Listening, serve
 from tests.admission.fake_api import HOOKS, SECRET, FakeApi
 from tests.admission.pods import raw_pod
 from tests.admission.running import LOOPBACK, Running, fresh, review_of, write
 from topology import clock
 from topology.bad_input import BadInput
-from topology.kube_errors import ApiError
+from topology.kube.errors import ApiError
 
 
 async def test_an_address_in_use_is_one_sentence(tmp_path: Path) -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 import yaml
 
-from admission.rule_file import read_rules
+from admission.recognition.rule_file import read_rules
 from manifests.render import CHART, INSTALL, find_helm, render
 from scheduler.volcano_conf import stanza
-from topology.agent_settings import AgentSettings
+from topology.agent.settings import AgentSettings
 from topology.labels import CONFLICT, DECISION, ENABLED, GANG, PHASE, PLACEMENT, SIGNAL
 
 Object = dict[str, Any]

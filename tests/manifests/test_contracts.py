@@ -14,7 +14,7 @@ from admission.settings import ControllerSettings, WebhookSettings
 from manifests.render import CHART, INSTALL
 from scheduler.reasons import Reason
 from topology import labels
-from topology.agent_settings import AgentSettings
+from topology.agent.settings import AgentSettings
 
 DOCS = INSTALL.parents[1] / "docs"
 ROWS = [

@@ -9,7 +9,7 @@ from typing import Any
 
 import grpc.aio
 
-from topology import podresources_pb2 as wire
+from topology.agent import podresources_pb2 as wire
 
 Held = dict[tuple[str, str, str], dict[str, list[str]]]
 """(namespace, pod, container) to resource to device ids"""

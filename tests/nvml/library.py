@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.nvml.profiles import Machine, write_nvml
-from topology.nvml_reader import NvmlReading
+from topology.agent.nvml_reader import NvmlReading
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).with_name("nvml.c")
@@ -94,8 +94,8 @@ def nvml_process(folder: Path, library: Path | None = None) -> Iterator[NvmlProc
 
 def _serve() -> None:
     """Inside the process: a look for each line, as a pickle."""
-    from topology.nvml_reader import NvmlReader
-    from topology.nvml_session import Session
+    from topology.agent.nvml_reader import NvmlReader
+    from topology.agent.nvml_session import Session
 
     reader, now_s = NvmlReader(Session(first_pause_s=0.0)), 1000.0
     for line in sys.stdin:

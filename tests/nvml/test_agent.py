@@ -15,13 +15,13 @@ from tests.nvml.agents import agent_process
 from tests.nvml.kubelet import Kubelet, serving
 from tests.nvml.library import ROOT
 from tests.topology.list_watch_server import until
-from topology import facts as f
-from topology.agent_settings import AgentSettings, load
+from topology.agent.settings import AgentSettings, load
 from topology.bad_input import BadInput
 from topology.clock import monotonic_s
-from topology.facts_age import AgeLimits, Freshness
-from topology.hub import Hub, listening
-from topology.hub_state import HubState
+from topology.facts import report as f
+from topology.facts.age import AgeLimits, Freshness
+from topology.facts.hub import Hub, listening
+from topology.facts.hub_state import HubState
 
 LIMIT_S = 20.0
 

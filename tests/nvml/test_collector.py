@@ -13,12 +13,12 @@ from typing import Any
 
 from tests.nvml import profiles
 from tests.nvml.kubelet import Kubelet, serving
-from topology import facts as f
-from topology.collector import Collector
-from topology.facts_alarms import alarms
-from topology.nvml_reader import NvmlReading
-from topology.pod_resources import PodResources
-from topology.sysfs_reader import SysfsReader
+from topology.agent.collector import Collector
+from topology.agent.nvml_reader import NvmlReading
+from topology.agent.pod_resources import PodResources
+from topology.agent.sysfs_reader import SysfsReader
+from topology.facts import report as f
+from topology.facts.alarms import alarms
 
 
 class Script:

@@ -17,9 +17,9 @@ import pytest
 
 from tests.nvml import profiles
 from tests.nvml.library import LIBRARY, ROOT, NvmlProcess, build, environment, nvml_process
-from topology import facts as f
-from topology import nvml_session
-from topology.nvlinks import nvlink_pairs
+from topology.agent import nvml_session
+from topology.facts import report as f
+from topology.facts.nvlinks import nvlink_pairs
 
 GIB, MIB = 2**30, 2**20
 
@@ -437,7 +437,7 @@ def test_c101_a_foreign_module_is_told_by_its_path(tmp_path: Path, content: str)
     folder = tmp_path / "pynvml"
     folder.mkdir()
     (folder / "__init__.py").write_text(content)
-    code = "from topology.nvml_session import Session; s = Session(); print(s.start(), s.hopeless, s.problem)"
+    code = "from topology.agent.nvml_session import Session; s = Session(); print(s.start(), s.hopeless, s.problem)"
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         env=environment(build(), tmp_path) | {"PYTHONPATH": f"{tmp_path}:{ROOT}"},

@@ -8,8 +8,8 @@ import grpc
 import pytest
 
 from tests.nvml.kubelet import Kubelet, serving
-from topology import facts as f
-from topology.pod_resources import KubeletSilent, PodResources
+from topology.agent.pod_resources import KubeletSilent, PodResources
+from topology.facts import report as f
 
 A, B = "GPU-0000000a", "GPU-0000000b"
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from tests.nvml import profiles
 from tests.nvml.profiles import Machine, NicCard
-from topology import facts as f
-from topology.pci_paths import distance
-from topology.sysfs_reader import Host, SysfsReader
+from topology.agent.sysfs_reader import Host, SysfsReader
+from topology.facts import report as f
+from topology.facts.pci_paths import distance
 
 LEVELS = {10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 

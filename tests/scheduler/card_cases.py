@@ -12,7 +12,7 @@ from scheduler.policy import Policy
 from scheduler.request import Partner, pod_request_of
 from tests.scheduler.clusters import READY
 from topology.cluster_state import ClusterState
-from topology.gpu_holds import hold_of
+from topology.gpus.holds import hold_of
 from topology.labels import DECODE, HOSTNAME, PHASE, PREFILL, TRANSPORT, ZONE
 from topology.objects import Container, Metadata, Node, NodeStatus, Pod, PodSpec, Resources
 from topology.resources import pod_request

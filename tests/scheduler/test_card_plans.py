@@ -15,10 +15,10 @@ from scheduler.policy import Policy
 from scheduler.request import GangRequest, Partner, PodRequest
 from tests.scheduler.clusters import READY
 from tests.scheduler.test_memory_policy import CARD, GIB, vgpu, vgpu_node
-from topology.gpu_capacity import node_cards
-from topology.gpu_cards import Limits, choose, empty_row, put_all
-from topology.gpu_holds import GpuHold
-from topology.gpu_request import GpuRequest
+from topology.gpus.capacity import node_cards
+from topology.gpus.cards import Limits, choose, empty_row, put_all
+from topology.gpus.holds import GpuHold
+from topology.gpus.request import GpuRequest
 from topology.labels import DECODE, GPU_PRODUCT, HOSTNAME, PREFILL, TRANSPORT, ZONE
 from topology.objects import Metadata, Node, NodeStatus
 from topology.snapshot import Assumed, Snapshot, snapshot_of

@@ -15,9 +15,9 @@ from tests.scheduler.card_cases import ask, node_from
 from tests.scheduler.case_files import of_kind
 from tests.scheduler.clusters import gang_from, snapshot_from
 from topology.bad_input import BadInput
-from topology.gpu_amounts import read_count
-from topology.gpu_request import GpuRequest
-from topology.gpu_sets import NodeLinks, best_set
+from topology.gpus.amounts import read_count
+from topology.gpus.request import GpuRequest
+from topology.gpus.sets import NodeLinks, best_set
 from topology.labels import DECODE
 from topology.snapshot import Assumed, snapshot_of
 from topology.units import parse_quantity

@@ -15,9 +15,9 @@ from scheduler.decision import KEEP
 from scheduler.plan import plan
 from scheduler.policy import Policy
 from tests.scheduler.clusters import gang_from, partner, pod, snapshot_from
+from topology.fragmentation.pod_mix import Mix
+from topology.fragmentation.pod_shape import shape_of
 from topology.labels import PREFILL
-from topology.pod_mix import Mix
-from topology.pod_shape import shape_of
 from topology.snapshot import Assumed, Snapshot
 
 FOLDER = Path(__file__).resolve().parents[1] / "cases"

@@ -33,7 +33,7 @@ from tests.scheduler.clusters import gang, node, partner, pod
 from tests.scheduler.small_cases import cases
 from topology.labels import DECODE, HOSTNAME, PREFILL
 from topology.objects import Metadata, Node
-from topology.reach import Reach
+from topology.reach.model import Reach
 from topology.snapshot import Snapshot, snapshot_of
 from topology.units import parse_duration_us
 

@@ -13,7 +13,7 @@ from scheduler.verdicts import VerdictCode
 from tests.scheduler.clusters import READY
 from tests.scheduler.test_memory_policy import vgpu, vgpu_node
 from topology.cluster_state import ClusterState
-from topology.facts import (
+from topology.facts.report import (
     Distance,
     Gpu,
     GpuPair,
@@ -28,10 +28,10 @@ from topology.facts import (
     NvmlState,
     Remote,
 )
-from topology.gpu_request import whole_gpus
+from topology.gpus.request import whole_gpus
+from topology.gpus.seen_cards import seen_cards
 from topology.labels import DECODE, GPU_PRODUCT, HOSTNAME, PREFILL, TRANSPORT
 from topology.objects import Metadata, Node, NodeStatus
-from topology.seen_cards import seen_cards
 from topology.snapshot import snapshot_of
 
 MIB = 2**20

@@ -15,9 +15,9 @@ from scheduler.policy import Policy
 from scheduler.room_score import QUANTUM, order_points, room_points, weights_for
 from tests.topology.slow_fragmentation import fragmented
 from tests.topology.test_fragmentation import MODELS, NODES, SHAPES, room
-from topology.fragmentation import Room
-from topology.pod_mix import Mix
-from topology.pod_shape import PodShape
+from topology.fragmentation.pod_mix import Mix
+from topology.fragmentation.pod_shape import PodShape
+from topology.fragmentation.unusable import Room
 
 PAIRS = Mix([(PodShape(4000, 1, 810), 10), (PodShape(4000, 1, 190), 4)])
 """On a GPU with 810 taken the 190 that is left is worth nothing: there are more such holes than pods for them."""

@@ -15,10 +15,10 @@ from scheduler.policy import Policy
 from scheduler.request import Partner, PodRequest
 from scheduler.verdicts import VerdictCode
 from tests.scheduler.clusters import READY
-from topology.gpu_cards import Limits, choose, fits, put_all
-from topology.gpu_devices import HAMI_REGISTER, VOLCANO_REGISTER
-from topology.gpu_holds import GpuHold
-from topology.gpu_request import GpuRequest
+from topology.gpus.cards import Limits, choose, fits, put_all
+from topology.gpus.devices import HAMI_REGISTER, VOLCANO_REGISTER
+from topology.gpus.holds import GpuHold
+from topology.gpus.request import GpuRequest
 from topology.labels import DECODE, GPU_PRODUCT, HOSTNAME, PHASES, PREFILL, TRANSPORT, ZONE
 from topology.objects import Metadata, Node, NodeStatus
 from topology.snapshot import Assumed, Snapshot, snapshot_of

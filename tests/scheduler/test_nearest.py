@@ -15,8 +15,8 @@ from scheduler.request import GangRequest
 from tests.scheduler import brute_force
 from tests.scheduler.clusters import gang, node, partner
 from tests.scheduler.small_cases import cases, roomy_case
-from topology.isochrone_sets import NodeSet
 from topology.labels import DECODE, NEAREST, PREFILL
+from topology.reach.isochrone_sets import NodeSet
 from topology.snapshot import NodeTable, Snapshot, snapshot_of
 
 PAGE = 65_536

@@ -16,9 +16,9 @@ from tests.scheduler import brute_force
 from tests.scheduler.best_plan import BestPlan, cost_without_sets
 from tests.scheduler.clusters import gang, node
 from tests.scheduler.small_cases import cases, random_case, roomy_case
+from topology.fragmentation.pod_mix import Mix
+from topology.fragmentation.pod_shape import PodShape
 from topology.labels import ALL_PAIRS, NEAREST, PREFERRED
-from topology.pod_mix import Mix
-from topology.pod_shape import PodShape
 from topology.snapshot import snapshot_of
 
 GPU = "nvidia.com/gpu"

@@ -20,9 +20,9 @@ from scheduler.verdicts import VerdictCode
 from tests.scheduler import brute_force
 from tests.scheduler.clusters import gang, node, partner, pod
 from tests.scheduler.small_cases import cases, enough_pods
-from topology.isochrone_sets import NodeSet
 from topology.labels import DECODE, HOSTNAME, PHASES, PREFILL
 from topology.objects import Metadata, Node, PodSpec
+from topology.reach.isochrone_sets import NodeSet
 from topology.resources import Amounts
 from topology.snapshot import Snapshot, snapshot_of
 from topology.units import parse_duration_us

@@ -15,11 +15,11 @@ from scheduler.policy import Policy
 from scheduler.score import BOUND_SHARE, FLOOR_US, Scored, reach_share
 from tests.scheduler.clusters import node
 from tests.scheduler.small_cases import snapshots
-from topology.gpu_capacity import GPU_COUNT
+from topology.fragmentation.pod_mix import Mix
+from topology.fragmentation.pod_shape import PodShape, shape_of
+from topology.gpus.capacity import GPU_COUNT
 from topology.labels import GPU_PRODUCT
 from topology.objects import Metadata, Node, NodeStatus
-from topology.pod_mix import Mix
-from topology.pod_shape import PodShape, shape_of
 from topology.snapshot import Mask, Snapshot, snapshot_of
 
 GPU = "nvidia.com/gpu"

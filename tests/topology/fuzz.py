@@ -17,19 +17,17 @@ from functools import partial
 from typing import Final
 
 from tests.topology import samples
-from topology import (
-    formats,
-    read_ibnetdiscover,
-    read_labels,
-    read_slurm,
-    read_topo_matrix,
-)
 from topology.bad_input import BadInput
-from topology.graph import Topology
-from topology.graph_text import as_dict, picture
-from topology.measurement import Readout
-from topology.read_measurements import read_measurements
-from topology.show_measurements import readout_json
+from topology.graph.parts import Topology
+from topology.graph.text import as_dict, picture
+from topology.measured.measurement import Readout
+from topology.measured.show import readout_json
+from topology.readers import formats
+from topology.readers import ibnetdiscover as read_ibnetdiscover
+from topology.readers import node_labels as read_labels
+from topology.readers import slurm as read_slurm
+from topology.readers import topo_matrix as read_topo_matrix
+from topology.readers.measurements import read_measurements
 
 HANG_S: Final = 5.0
 """One small input that takes longer hangs, on whatever machine."""

@@ -17,7 +17,7 @@ from typing import Any, Self
 import yaml
 from aiohttp import web
 
-from topology.informer import HasMetadata
+from topology.kube.informer import HasMetadata
 
 PATH = "/api/v1/pods"
 

@@ -6,7 +6,7 @@ import dataclasses
 
 from hypothesis import strategies as st
 
-from topology import facts as f
+from topology.facts import report as f
 
 GPU0, GPU1 = "GPU-00000000-0000-0000-0000-000000000000", "GPU-11111111-1111-1111-1111-111111111111"
 

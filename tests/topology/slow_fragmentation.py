@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from topology.pod_mix import Mix
-from topology.pod_shape import PodShape
+from topology.fragmentation.pod_mix import Mix
+from topology.fragmentation.pod_shape import PodShape
 
 
 def fragmented(cpu_milli: int, cards: Sequence[int], model: str, card_mib: int, mix: Mix) -> float:

@@ -9,8 +9,7 @@ import pytest
 from tests.scheduler.case_files import of_kind
 from tests.topology.test_readers import links
 from topology.cluster_state import ClusterState
-from topology.domains import chain_of
-from topology.facts import (
+from topology.facts.report import (
     Distance,
     Gpu,
     GpuPair,
@@ -23,14 +22,15 @@ from topology.facts import (
     NvmlState,
     Remote,
 )
-from topology.formats import read
-from topology.graph import PartKind
-from topology.graph_arrays import domain_chains
-from topology.graph_of_facts import of_facts, overridden
+from topology.gpus.seen_cards import seen_cards
+from topology.graph.arrays import domain_chains
+from topology.graph.of_facts import of_facts, overridden
+from topology.graph.parts import PartKind
 from topology.labels import GPU_PRODUCT, LEAF
 from topology.objects import Metadata, Node, NodeStatus
-from topology.read_labels import of_cluster
-from topology.seen_cards import seen_cards
+from topology.reach.domains import chain_of
+from topology.readers.formats import read
+from topology.readers.node_labels import of_cluster
 from topology.snapshot import NodeTable
 
 

@@ -18,8 +18,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.topology.list_watch_server import running, status, until, write_kubeconfig
-from topology.events import NORMAL, WARNING, EventSettings, EventSink, Involved, cut_message, event_name
-from topology.kube_api import KubeApi
+from topology.kube.api import KubeApi
+from topology.kube.events import NORMAL, WARNING, EventSettings, EventSink, Involved, cut_message, event_name
 
 CASES = Path(__file__).parents[1] / "cases"
 POD = Involved("Pod", "v1", "prod", "chat-decode-8", "6f1c")

@@ -10,18 +10,20 @@ from hypothesis import given, settings
 
 from manifests.messages import ROOT, generate
 from tests.topology.node_facts import GPU0, GPU1, any_facts, state, two_gpus
-from topology import agent_pb2 as wire
-from topology import facts as f
-from topology import facts_age, facts_delta, facts_wire
 from topology.bad_input import BadInput
-from topology.facts_age import AgeLimits, Freshness
+from topology.facts import age as facts_age
+from topology.facts import agent_pb2 as wire
+from topology.facts import delta as facts_delta
+from topology.facts import report as f
+from topology.facts import wire as facts_wire
+from topology.facts.age import AgeLimits, Freshness
 
 
 def test_the_message_code_is_what_the_protos_give(tmp_path: Path) -> None:
     made = generate(tmp_path)
     assert len(made) == 4
     for path in made:
-        kept = ROOT / "topology" / path.name
+        kept = ROOT / path.relative_to(tmp_path)
         assert kept.read_bytes() == path.read_bytes(), f"{kept}: run python -m manifests.messages"
 
 

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.topology.slow_fragmentation import fragmented
-from topology.fragmentation import Room, fragmented_gpus
-from topology.pod_mix import NO_MIX, Mix
-from topology.pod_shape import PodShape, left_share
+from topology.fragmentation.pod_mix import NO_MIX, Mix
+from topology.fragmentation.pod_shape import PodShape, left_share
+from topology.fragmentation.unusable import Room, fragmented_gpus
 
 MODELS = ("A", "B")
 

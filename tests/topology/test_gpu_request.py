@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from topology.bad_input import BadInput
-from topology.gpu_forms import FORMS
-from topology.gpu_request import BY_NAME, GpuRequest, gpu_request, readable_gpus
+from topology.gpus.forms import FORMS
+from topology.gpus.request import BY_NAME, GpuRequest, gpu_request, readable_gpus
 from topology.labels import CARD_MEMORY, CARD_PEAK
 from topology.objects import Container, PodSpec, Resources
 

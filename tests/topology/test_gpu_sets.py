@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topology.bad_input import BadInput
-from topology.gpu_sets import SIZES, GpuSet, NodeLinks, best_set, judge_set, pair_points, plugin_set, sets_left
-from topology.link_words import PCIE_WORDS, rank
+from topology.gpus.sets import SIZES, GpuSet, NodeLinks, best_set, judge_set, pair_points, plugin_set, sets_left
+from topology.graph.link_words import PCIE_WORDS, rank
 
 
 def node(words: dict[str, str], count: int, other: str = "SYS", **more: object) -> NodeLinks:

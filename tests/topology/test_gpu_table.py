@@ -14,11 +14,11 @@ import yaml
 
 from topology.bad_input import BadInput
 from topology.cluster_state import ClusterState
-from topology.gpu_capacity import GPU_COUNT, GPU_MEMORY, GPU_REPLICAS, MIG_CONFIG, MIG_CONFIG_STATE, node_cards
-from topology.gpu_devices import HAMI_REGISTER, VOLCANO_REGISTER, Device, Share, node_devices, pod_shares
-from topology.gpu_holds import GpuHold, hold_of
-from topology.gpu_request import GpuRequest
-from topology.gpu_table import gpu_table
+from topology.gpus.capacity import GPU_COUNT, GPU_MEMORY, GPU_REPLICAS, MIG_CONFIG, MIG_CONFIG_STATE, node_cards
+from topology.gpus.devices import HAMI_REGISTER, VOLCANO_REGISTER, Device, Share, node_devices, pod_shares
+from topology.gpus.holds import GpuHold, hold_of
+from topology.gpus.request import GpuRequest
+from topology.gpus.table import gpu_table
 from topology.labels import GANG, GPU_PRODUCT, PHASE, PREFILL
 from topology.objects import Container, Metadata, Node, NodeCondition, NodeStatus, Pod, PodSpec, Resources
 from topology.snapshot import Assumed, snapshot_of

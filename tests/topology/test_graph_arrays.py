@@ -8,17 +8,17 @@ import pytest
 from tests.topology import samples
 from tests.topology.data_files import data
 from topology.bad_input import BadInput
-from topology.formats import read
-from topology.graph import NETWORK_SWITCHES, Part, PartKind, Topology, to_networkx
-from topology.graph_arrays import MAX_SWITCHES, UNREACHED, closeness, domain_chains, switch_hops
-from topology.link_words import HOP
-from topology.reach import NodeLinks, ReachModel
+from topology.graph.arrays import MAX_SWITCHES, UNREACHED, closeness, domain_chains, switch_hops
+from topology.graph.link_words import HOP
+from topology.graph.parts import NETWORK_SWITCHES, Part, PartKind, Topology, to_networkx
+from topology.reach.model import NodeLinks, ReachModel
+from topology.readers.formats import read
 
 
 def test_closeness_of_the_small_matrix() -> None:
     names, ranks, bonds = closeness(read(samples.TOPO_MATRIX.encode()))
     assert names == ("GPU0", "GPU1", "NIC0")
-    # 0 itself, 1 NVLink, 3 PIX, 7 SYS: the order of the words in topology/link_words.py
+    # 0 itself, 1 NVLink, 3 PIX, 7 SYS: the order of the words in topology/graph/link_words.py
     assert ranks.tolist() == [[0, 1, 3], [1, 0, 7], [3, 7, 0]]
     assert bonds.tolist() == [[0, 4, 0], [4, 0, 0], [0, 0, 0]]
 

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import pytest
 
-from topology.domains import DomainChain
-from topology.facts import Fabric, FabricState, Gpu, Nic, NicPort, NodeFacts, NodeState, NvLink, NvmlState, Remote
-from topology.hardware_links import seen_links
+from topology.facts.report import (
+    Fabric,
+    FabricState,
+    Gpu,
+    Nic,
+    NicPort,
+    NodeFacts,
+    NodeState,
+    NvLink,
+    NvmlState,
+    Remote,
+)
 from topology.labels import GPUDIRECT, NVLINK_CLIQUE, RDMA_CAPABLE
-from topology.link_rows import ROWS, Hardware
 from topology.objects import Metadata, Node
-from topology.reach import NodeLinks, ReachModel, links_of
+from topology.reach.domains import DomainChain
+from topology.reach.hardware_links import seen_links
+from topology.reach.link_rows import ROWS, Hardware
+from topology.reach.model import NodeLinks, ReachModel, links_of
 from topology.snapshot import NodeTable
 
 PAGE = 65_536

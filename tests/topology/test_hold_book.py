@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topology import hold_book
-from topology.gpu_holds import GpuHold, NodeHolds
-from topology.gpu_request import GpuRequest
-from topology.hold_book import HoldBook
+from topology.gpus import hold_book
+from topology.gpus.hold_book import HoldBook
+from topology.gpus.holds import GpuHold, NodeHolds
+from topology.gpus.request import GpuRequest
 
 OTHER = GpuHold(GpuRequest("Volcano vGPU", memory_mib=8))
 HOLD = GpuHold(GpuRequest("Volcano vGPU", memory_mib=9))

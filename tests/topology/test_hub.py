@@ -15,15 +15,15 @@ import pytest
 from tests.topology.hub_certificates import Authority
 from tests.topology.list_watch_server import until as soon
 from tests.topology.node_facts import state, two_gpus
-from topology import agent_pb2 as wire
-from topology import facts as f
-from topology import facts_wire
-from topology.agent_settings import AgentSettings
+from topology.agent.hub_client import METHOD, HubClient
+from topology.agent.settings import AgentSettings
 from topology.bad_input import BadInput
-from topology.facts_age import Freshness
-from topology.hub import Bucket, Hub, listening
-from topology.hub_client import METHOD, HubClient
-from topology.hub_state import HubState
+from topology.facts import agent_pb2 as wire
+from topology.facts import report as f
+from topology.facts import wire as facts_wire
+from topology.facts.age import Freshness
+from topology.facts.hub import Bucket, Hub, listening
+from topology.facts.hub_state import HubState
 
 LIMIT_S = 10.0
 

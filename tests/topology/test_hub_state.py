@@ -10,12 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.topology.node_facts import state, two_gpus
-from topology import agent_pb2 as wire
-from topology import facts as f
-from topology import facts_delta, facts_wire
 from topology.bad_input import BadInput
-from topology.facts_age import AgeLimits, Freshness
-from topology.hub_state import FORGET_S, HubState, Superseded
+from topology.facts import agent_pb2 as wire
+from topology.facts import delta as facts_delta
+from topology.facts import report as f
+from topology.facts import wire as facts_wire
+from topology.facts.age import AgeLimits, Freshness
+from topology.facts.hub_state import FORGET_S, HubState, Superseded
 
 
 def hello(node: str = "n1", boot: str = "b1") -> wire.Hello:

@@ -10,13 +10,13 @@ from hypothesis import strategies as st
 
 from tests.scheduler.clusters import node
 from tests.scheduler.small_cases import Choices
-from topology.domains import membership
-from topology.hypernode_plan import NAME_CHARS, Desired, fabric_disagreements, plan_hypernodes
-from topology.hypernode_publisher import HyperNodePublisher
-from topology.hypernode_steps import Apply, Delete, Step, steps
-from topology.kube_errors import ApiError
+from topology.hypernodes.plan import NAME_CHARS, Desired, fabric_disagreements, plan_hypernodes
+from topology.hypernodes.publisher import HyperNodePublisher
+from topology.hypernodes.steps import Apply, Delete, Step, steps
+from topology.kube.errors import ApiError
 from topology.labels import ACCELERATOR, MANAGED_BY, NVLINK_CLIQUE, ZONE
 from topology.objects import HyperNode, HyperNodeMember, HyperNodeSpec, MemberSelector, Metadata, NameMatch, Node
+from topology.reach.domains import membership
 
 
 def as_there(desired: Desired) -> HyperNode:

@@ -14,8 +14,8 @@ from aiohttp import web
 from tests.topology.list_watch_server import PATH, ListWatchServer, gone, line, running, status, until
 from tests.topology.watched_pods import QUICK, Seen, synced, watching, word
 from topology.clock import monotonic_s
-from topology.informer import Change, Informer
-from topology.kube_api import KubeApi
+from topology.kube.api import KubeApi
+from topology.kube.informer import Change, Informer
 from topology.objects import Pod
 
 

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.topology.list_watch_server import PATH, ListWatchServer, line, running, status, until
-from topology.informer import Change, ChangeKind, Informer, InformerSettings
-from topology.kube_api import KubeApi
+from topology.kube.api import KubeApi
+from topology.kube.informer import Change, ChangeKind, Informer, InformerSettings
 from topology.objects import Pod
 
 QUICK = InformerSettings(page_size=3, silence_s=0.1, backoff_first_s=0.005, backoff_cap_s=0.02, brief_s=0.05)

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from topology import labels
 from topology.cluster_state import ClusterState
-from topology.gpu_forms import CARD_ANNOTATIONS, FORMS
-from topology.gpu_holds import hold_of
-from topology.kept_pods import KeptPods, read_of_anybody
+from topology.gpus.forms import CARD_ANNOTATIONS, FORMS
+from topology.gpus.holds import hold_of
+from topology.kube.kept_pods import KeptPods, read_of_anybody
 from topology.objects import Node, Pod
 from topology.resources import readable_request
 
@@ -109,7 +109,7 @@ def test_a_pods_own_arguments_do_not_keep_what_it_asks_for_from_being_shared() -
 
 
 def test_what_is_shared_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("topology.kept_pods._SHARED_LIMIT", 3)
+    monkeypatch.setattr("topology.kube.kept_pods._SHARED_LIMIT", 3)
     keep = KeptPods()
     for i in range(20):
         kept = keep(pod_of(f"p{i}", spec={"priority": i, "nodeName": f"n{i}"}, metadata={"namespace": f"team{i}"}))

@@ -11,10 +11,10 @@ import pytest
 
 from tests.topology.list_watch_server import status, write_kubeconfig
 from tests.topology.scripted_server import ScriptedServer, make_certificates
-from topology import kube_access
 from topology.bad_input import BadInput
-from topology.kube_access import KubeAccess
-from topology.kube_api import ApiError, ApiUnreachable, KubeApi
+from topology.kube import access as kube_access
+from topology.kube.access import KubeAccess
+from topology.kube.api import ApiError, ApiUnreachable, KubeApi
 
 POD = "/api/v1/namespaces/default/pods/a"
 

@@ -15,7 +15,7 @@ from aiohttp import web
 
 from tests.topology.list_watch_server import status, until, write_kubeconfig
 from tests.topology.scripted_server import DROP, Answer, ScriptedServer
-from topology.kube_api import ApiError, ApiUnreachable, KubeApi, Retry
+from topology.kube.api import ApiError, ApiUnreachable, KubeApi, Retry
 
 POD = "/api/v1/namespaces/default/pods/a"
 
@@ -28,7 +28,7 @@ async def server(tmp_path: Path) -> AsyncGenerator[ScriptedServer, None]:
 
 @pytest.fixture
 async def api(server: ScriptedServer, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[KubeApi, None]:
-    monkeypatch.setattr("topology.kube_api._PAUSE_FIRST_S", 0.001)
+    monkeypatch.setattr("topology.kube.api._PAUSE_FIRST_S", 0.001)
     path = write_kubeconfig(server.folder, server.url, token="first")
     async with await KubeApi.connect(path, user_agent="isochrone-test", rng=random.Random(1)) as made:
         yield made

@@ -10,8 +10,8 @@ from e2e.bench.link_fit import errors, fit
 from e2e.bench.measured_logs import LOGS, Points
 from e2e.bench.reach import measure
 from e2e.bench.report import NotHere
-from topology.link_rows import Row
-from topology.links import LinkKind
+from topology.reach.link_rows import Row
+from topology.reach.links import LinkKind
 
 
 def points(sizes: list[int], times: list[float], p99: list[float | None] | None = None) -> Points:

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from topology.bad_input import BadInput
-from topology.measured_file import parse_place, read_measured_file, write_measured_file
-from topology.measured_import import samples_of, thinned
-from topology.measured_values import LEAF, NODE, Place, Sample
-from topology.measurement import End, Measurement, Readout
+from topology.measured.file import parse_place, read_measured_file, write_measured_file
+from topology.measured.importing import samples_of, thinned
+from topology.measured.measurement import End, Measurement, Readout
+from topology.measured.values import LEAF, NODE, Place, Sample
 
 AT = 1_796_032_800.0  # 2026-11-30T10:00:00Z
 N1, N2 = Place(NODE, "n1"), Place(NODE, "n2")

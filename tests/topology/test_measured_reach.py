@@ -15,13 +15,13 @@ from scheduler.plan import plan
 from tests.scheduler.clusters import gang, node
 from tests.scheduler.small_cases import Choices, snapshots
 from topology.cluster_state import ClusterState
-from topology.facts import ReachSample
-from topology.isochrone_sets import near_all
-from topology.measured_reach import MeasuredReach
-from topology.measured_values import LEAF, NODE, TIERS, ZONE, Curve, Place, Sample, curve_of
-from topology.measurement_store import Pair
+from topology.facts.report import ReachSample
+from topology.measured.reach import MeasuredReach
+from topology.measured.store import Pair
+from topology.measured.values import LEAF, NODE, TIERS, ZONE, Curve, Place, Sample, curve_of
 from topology.objects import Node
-from topology.reach import ReachModel
+from topology.reach.isochrone_sets import near_all
+from topology.reach.model import ReachModel
 from topology.snapshot import NodeTable, Snapshot
 
 NOW = 1_000_000.0

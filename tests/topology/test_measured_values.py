@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from topology.measured_values import NODE, Curve, Place, Sample, curve_of, sample_of
-from topology.measurement import Direction, Measurement
-from topology.measurement_store import MeasurementStore
+from topology.measured.measurement import Direction, Measurement
+from topology.measured.store import MeasurementStore
+from topology.measured.values import NODE, Curve, Place, Sample, curve_of, sample_of
 
 NOW = 1_000_000.0
 KIB = 1024

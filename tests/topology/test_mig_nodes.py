@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from topology.gpu_capacity import GPU_COUNT, NodeCards
+from topology.gpus.capacity import GPU_COUNT, NodeCards
+from topology.gpus.mig_nodes import fragmentation_added, mig_harm, mig_node
 from topology.labels import GPU_PRODUCT
-from topology.mig_nodes import fragmentation_added, mig_harm, mig_node
 from topology.objects import Metadata, Node, NodeStatus
 from topology.snapshot import snapshot_of
 

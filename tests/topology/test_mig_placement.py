@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topology.mig_placement import (
+from topology.gpus.mig_placement import (
     best_start,
     fragmentation,
     free_slices,
@@ -19,7 +19,7 @@ from topology.mig_placement import (
     stranded_share,
     taken,
 )
-from topology.mig_profiles import MIG_CARDS, MigCard, Profile, known_profile, mig_card, profile_mib
+from topology.gpus.mig_profiles import MIG_CARDS, MigCard, Profile, known_profile, mig_card, profile_mib
 
 H100 = next(card for card in MIG_CARDS if card.name == "H100-80GB")
 A30 = next(card for card in MIG_CARDS if card.name == "A30")

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from topology.gpu_request import GpuRequest
+from topology.fragmentation.pod_mix import MOST_SHAPES, NO_MIX, Mix, PodMix
+from topology.fragmentation.pod_shape import PodShape, shape_of
+from topology.gpus.request import GpuRequest
 from topology.labels import DECODE, GPU_PRODUCT, PREFILL
 from topology.objects import PodSpec
-from topology.pod_mix import MOST_SHAPES, NO_MIX, Mix, PodMix
-from topology.pod_shape import PodShape, shape_of
 
 ONE, TWO, HALF = PodShape(4000, 1, 1000), PodShape(8000, 2, 1000), PodShape(4000, 1, 500)
 

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topology import agent_pb2 as wire
-from topology.domains import DomainChain
-from topology.facts import Nic, NicPort, NodeFacts, NodeState, NvmlState, ReachSample
-from topology.probe import ProbeRunner, ProbeServer, measure
-from topology.probe_plan import BUSY, LOST_S, MOST_AT_ONCE, Budget, Order, ProbePlan
-from topology.probe_stats import Round, Summary, of_rounds, summarise
-from topology.prober import link_bytes_per_s
+from topology.agent.probe import ProbeRunner, ProbeServer, measure
+from topology.agent.prober import link_bytes_per_s
+from topology.facts import agent_pb2 as wire
+from topology.facts.report import Nic, NicPort, NodeFacts, NodeState, NvmlState, ReachSample
+from topology.measured.probe_plan import BUSY, LOST_S, MOST_AT_ONCE, Budget, Order, ProbePlan
+from topology.measured.probe_stats import Round, Summary, of_rounds, summarise
+from topology.reach.domains import DomainChain
 
 PAGE = 65_536
 FAST = 1.25e12  # a link of which 0.1 % is no limit for a test

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from topology.bad_input import BadInput
-from topology.measurement import TAIL, Direction, End, GroupTime, Measurement, Scope
-from topology.read_measurements import read_measurements
+from topology.measured.measurement import TAIL, Direction, End, GroupTime, Measurement, Scope
+from topology.readers.measurements import read_measurements
 
 SENDRECV = """\
 # nThread 1 nGpus 1 minBytes 1024 maxBytes 65536 step: 2(factor) warmup iters: 5 iters: 20 agg iters: 1

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from topology.bad_input import BadInput
-from topology.measurement import Direction, Measurement, Readout, Scope
-from topology.read_measurements import read_measurements
+from topology.measured.measurement import Direction, Measurement, Readout, Scope
+from topology.readers.measurements import read_measurements
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = Path(os.environ.get("ISOCHRONE_DATA") or ROOT.parent / "shared" / "data") / "nccl"

@@ -7,8 +7,8 @@ import pytest
 from tests.topology.data_files import data, files
 from tests.topology.samples import TOPO_MATRIX as SMALL
 from topology.bad_input import BadInput
-from topology.formats import read
-from topology.graph import PartKind, Topology
+from topology.graph.parts import PartKind, Topology
+from topology.readers.formats import read
 
 
 def words(topology: Topology) -> dict[frozenset[str], str]:

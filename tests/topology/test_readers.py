@@ -10,10 +10,10 @@ import yaml
 
 from tests.topology import samples
 from tests.topology.data_files import data, files
-from topology import documents
 from topology.bad_input import BadInput
-from topology.formats import read
-from topology.graph import Part, PartKind, Topology, to_networkx
+from topology.graph.parts import Part, PartKind, Topology, to_networkx
+from topology.readers import documents
+from topology.readers.formats import read
 
 
 def part(topology: Topology, name: str) -> Part:

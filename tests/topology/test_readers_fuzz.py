@@ -10,8 +10,8 @@ import pytest
 from tests.topology import samples
 from tests.topology.fuzz import READERS, run
 from topology.bad_input import BadInput
-from topology.formats import read
-from topology.hostlist import unfold
+from topology.readers.formats import read
+from topology.readers.hostlist import unfold
 
 FEWER = {"any": 2_000, "netq-compute": 2_000, "nodes": 2_000}  # second forms of what another name fuzzes in full
 

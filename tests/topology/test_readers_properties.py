@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.topology.data_files import data
-from topology.formats import read
-from topology.graph import Part, PartKind, Topology
-from topology.graph_arrays import domain_chains
-from topology.link_words import HOP, PCIE_WORDS, PHB, PIX, PXB, SYS
+from topology.graph.arrays import domain_chains
+from topology.graph.link_words import HOP, PCIE_WORDS, PHB, PIX, PXB, SYS
+from topology.graph.parts import Part, PartKind, Topology
+from topology.readers.formats import read
 
 Network = dict[str, dict[str, list[str]]]
 """Spine to leaf to hosts."""

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from topology.remainder import WHOLE_MILLI, remainder_worth
+from topology.fragmentation.remainder import WHOLE_MILLI, remainder_worth
 
 
 def fewest_gpus(sizes: dict[int, int]) -> float:

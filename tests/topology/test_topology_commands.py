@@ -14,9 +14,9 @@ from admission.cli import main
 from tests.topology.list_watch_server import status, write_kubeconfig
 from tests.topology.samples import TOPO_MATRIX as SMALL
 from tests.topology.scripted_server import ScriptedServer
-from topology.cluster_topology import cluster_topology
-from topology.graph_text import picture
-from topology.kube_api import KubeApi
+from topology.graph.text import picture
+from topology.kube.api import KubeApi
+from topology.kube.cluster_topology import cluster_topology
 
 
 def leave(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

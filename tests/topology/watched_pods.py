@@ -8,8 +8,8 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
 from tests.topology.list_watch_server import PATH, ListWatchServer, running
-from topology.informer import Change, ChangeKind, Informer, InformerSettings
-from topology.kube_api import KubeApi
+from topology.kube.api import KubeApi
+from topology.kube.informer import Change, ChangeKind, Informer, InformerSettings
 from topology.objects import Pod
 
 QUICK = InformerSettings(

@@ -1,0 +1,1 @@
+"""What `isochrone` does for people at a terminal."""

@@ -1,0 +1,227 @@
+"""What the webhook would say about every pod template of a manifest, without a cluster.
+
+The same reading as in the webhook, for a namespace that is enabled: templates in, one entry each out, as lines for
+people or as JSON. Pods are read as their controller or operator would create them. It must never know files.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from admission.gangs.pod_settings import read_settings
+from admission.gangs.units import size_of, unit_of
+from admission.recognition.evidence import PhaseReading
+from admission.recognition.existing_group import existing_group
+from admission.recognition.key_places import on_owner
+from admission.recognition.readings import readings_of
+from admission.recognition.signals import BUILT_IN, Rules
+from admission.templates.manifest_file import Document
+from admission.templates.operator_templates import reader_of
+from admission.templates.pod_templates import PodTemplate, anywhere, mapping, of_workload
+from admission.templates.role_groups import is_production_stack, production_stack, role_based_group
+from admission.webhook.tagging import Entry, Tagging, asks_by_label, tag
+from topology import labels
+from topology.objects import Pod
+
+DEFAULT_NAMESPACE: Final = "default"
+_NO_GPU: Final = f"asks for no GPU: it reaches the webhook only with the label {labels.PHASE} or {labels.GANG}"
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """One pod template and what would become of its pods."""
+
+    template: PodTemplate
+    tagging: Tagging
+    reading: PhaseReading
+    existing_group: str | None
+    group_system: str
+    unit: str
+    size: int
+    warnings: tuple[str, ...]
+
+    @property
+    def phase(self) -> str | None:
+        """What was read: `mixed` tags nothing, and neither does a phase without a gang."""
+        if self.tagging.phase is None and self.reading.mixed and not self.tagging.denied:
+            return "mixed"
+        without_gang = bool(self.tagging.warnings) and not self.tagging.denied
+        return self.tagging.phase or (self.reading.phase if without_gang else None)
+
+    def as_json(self) -> dict[str, Any]:
+        """The shape that docs/recognition.md promises."""
+        return {
+            "kind": self.template.kind,
+            "namespace": self.template.namespace,
+            "name": self.template.name,
+            "template": self.template.template,
+            "phase": self.phase,
+            "gang": self.tagging.gang,
+            "existing_group": self.existing_group,
+            "signal": self.reading.signal,
+            "confidence": str(self.reading.confidence),
+            "refused": self.tagging.denied is not None,
+            "warnings": list(self.warnings),
+        }
+
+
+def templates(document: Document, namespace: str = DEFAULT_NAMESPACE) -> Iterator[PodTemplate]:
+    """Every pod template of one object; none for a Service and the like."""
+    content = document.content
+    where = str(mapping(content.get("metadata")).get("namespace") or namespace)
+    if is_production_stack(content):
+        yield from production_stack(content, where)
+        return
+    kind, group = str(content.get("kind", "")), str(content.get("apiVersion", "")).rpartition("/")[0]
+    reader = reader_of(content)
+    if reader is not None:
+        yield from reader(content, where)
+    elif kind == "RoleBasedGroup" and group == "workloads.x-k8s.io":
+        yield from role_based_group(content, where)
+    else:
+        found = list(of_workload(content, where))
+        yield from found or anywhere(content, where)
+
+
+def admitted(
+    documents: Sequence[Document], namespace: str = DEFAULT_NAMESPACE, rules: Rules = BUILT_IN
+) -> list[Admitted]:
+    """One entry a pod template, in the order of the documents. Raises BadInput for a template that is no pod."""
+    found = [_entry(template, rules, each) for each in documents for template in templates(each, namespace)]
+    gangs, units = defaultdict[str, list[Admitted]](list), defaultdict[tuple[str, str], list[Admitted]](list)
+    for each in found:
+        if each.tagging.gang:
+            gangs[each.tagging.gang].append(each)
+        if each.unit:
+            units[each.template.namespace, each.unit].append(each)
+    return [
+        replace(
+            each,
+            warnings=(
+                *each.warnings,
+                *_too_few(each, gangs[each.tagging.gang or ""]),
+                *_elsewhere(each, gangs[each.tagging.gang or ""]),
+                *_half(each, units[each.template.namespace, each.unit]),
+            ),
+        )
+        for each in found
+    ]
+
+
+def _entry(template: PodTemplate, rules: Rules, document: Document) -> Admitted:
+    pod = template.pod
+    asks = asks_by_label(pod)
+    tagging = tag(pod, template.namespace, Entry.LABELLED if asks else Entry.NAMESPACE, rules)
+    group = existing_group(pod)
+    warnings = [tagging.denied] if tagging.denied else []
+    warnings += [*tagging.warnings, *template.notes, *on_owner(document.content, template.raw)]
+    if tagging.phase and not asks and not _wants_gpu(pod):
+        warnings.append(_NO_GPU)
+    return Admitted(
+        template,
+        tagging,
+        readings_of(pod, rules).phase,
+        group.value if group else None,
+        group.system if group else "",
+        unit_of(pod),
+        size_of(pod),
+        tuple(warnings),
+    )
+
+
+def _half(entry: Admitted, unit: Sequence[Admitted]) -> Iterator[str]:
+    """A pod of a multi-node copy that is not what its leader is: the copy would be held without it."""
+    told = next((each for each in unit if each.tagging.phase), None)
+    if entry.phase is None and told:
+        part = told.template.template
+        yield f"{part} is {told.tagging.phase} but this one tells nothing; set label {labels.PHASE} on both templates"
+    elif (
+        told
+        and told is not entry
+        and (entry.tagging.gang, entry.tagging.mode) != (told.tagging.gang, told.tagging.mode)
+    ):
+        part, both = told.template.template, f"{labels.PHASE} and {labels.GANG}"
+        yield f"{part}, of the same copy, is in another gang or held otherwise; set labels {both} on both templates"
+
+
+def _elsewhere(entry: Admitted, all_: Sequence[Admitted]) -> Iterator[str]:
+    """A gang whose other half is in another namespace: those are two gangs, and each waits for a partner."""
+    namespace, gang, phase = _group(entry)
+    if gang is None or any(_group(each)[:2] == (namespace, gang) and _group(each)[2] != phase for each in all_):
+        return
+    for other in sorted({_group(each)[0] for each in all_ if _group(each)[1] == gang and _group(each)[2] != phase}):
+        yield f"gang {gang} is in namespace {other} too: gangs do not reach over namespaces, these are two"
+
+
+def _too_few(entry: Admitted, all_: Sequence[Admitted]) -> Iterator[str]:
+    """A minimum above what the same files would create: the gang could never start."""
+    if entry.tagging.gang is None:
+        return
+    settings, _ = read_settings(entry.template.pod.metadata.annotations, asks=False)
+    for phase, key, minimum in (
+        (labels.PREFILL, labels.MIN_PREFILL, settings.min_prefill),
+        (labels.DECODE, labels.MIN_DECODE, settings.min_decode),
+    ):
+        same = [other.template.replicas for other in all_ if _group(other) == (*_group(entry)[:2], phase)]
+        known = [count for count in same if count is not None]
+        if minimum is not None and known and len(known) == len(same) and sum(known) < minimum:
+            yield f"{key} is {minimum}, but only {sum(known)} {phase} pods of this gang are described here"
+
+
+def _group(entry: Admitted) -> tuple[str, str | None, str | None]:
+    return entry.tagging.namespace, entry.tagging.gang, entry.tagging.phase
+
+
+def _wants_gpu(pod: Pod) -> bool:
+    given = pod.metadata.annotations or {}
+    if pod.spec.resource_claims:
+        return True
+    if any(key in given for key in ("gpu-memory", "gpu-fraction")) or any(k.startswith(labels.PREFIX) for k in given):
+        return True
+    for container in (*pod.spec.containers, *(pod.spec.init_containers or ())):
+        for amounts in (container.resources.limits, container.resources.requests):
+            if any(key.startswith("nvidia.com/") or "gpu" in key for key in amounts or ()):
+                return True
+    return False
+
+
+def lines(entry: Admitted) -> Iterator[str]:
+    """One template for people: what, then why, then what they should know."""
+    template, tagging = entry.template, entry.tagging
+    part = f" {template.template}" if template.template else ""
+    head = f"{template.kind} {template.namespace}/{template.name}{part}: "
+    if tagging.denied:
+        yield head + "refused"
+    elif tagging.phase:
+        held = "held until its gang has a place" if tagging.mode == labels.REQUIRED else "labelled, not held"
+        yield head + f"{tagging.phase} of gang {tagging.gang}, {held}"
+    elif entry.reading.mixed:
+        yield head + "serves both phases, left alone"
+    elif not entry.reading.engine:
+        yield head + "no engine, left alone"
+    elif tagging.warnings:
+        yield head + "not tagged"
+    elif entry.reading.phase:
+        yield head + "left alone: opted out or placed already"
+    else:
+        yield head + "nothing that is recognised, left alone"
+    if entry.reading.signal:
+        yield f"  phase   {entry.reading.signal} ({entry.reading.confidence})"
+    if tagging.gang:
+        yield f"  gang    {tagging.signal.rpartition('gang: ')[2]}"
+    if entry.existing_group:
+        yield f"  group   {entry.existing_group} of {entry.group_system}, kept"
+    if entry.unit:
+        yield f"  member  {entry.size} pods serve one copy of the model"
+    for warning in entry.warnings:
+        yield f"  note    {warning}"
+
+
+def summary(found: Sequence[Admitted], objects: int) -> str:
+    """The last line: how much was read and what came of it."""
+    tagged = sum(1 for each in found if each.tagging.phase)
+    gangs = len({(each.tagging.namespace, each.tagging.gang) for each in found if each.tagging.gang})
+    return f"objects: {objects}, pod templates: {len(found)}, tagged: {tagged}, gangs: {gangs}"

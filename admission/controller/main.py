@@ -1,0 +1,357 @@
+"""EDGE: `isochrone controller`: watches, state, batch admission, extender and health, wired together and run.
+
+It wires and starts; every decision is made elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import importlib.metadata
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import TypeVar
+
+from admission.controller.agent_ages import AgentAges
+from admission.controller.measured_watch import MeasuredWatch
+from admission.controller.metrics import ControllerMetrics
+from admission.controller.probe_orders import ProbeOrders
+from admission.gangs.announce import Announcer
+from admission.gangs.batch import BatchAdmission
+from admission.gangs.departures import Departures
+from admission.gangs.expected import come_later
+from admission.gangs.fairness import Fairness, Kept
+from admission.gangs.gang_track import BatchSettings
+from admission.gangs.let_go import Gatekeeper
+from admission.gangs.owners import Owners, wants
+from admission.gangs.pod_group_form import OPENAPI_PATH, OPTIONAL, optional_fields
+from admission.gangs.renew import Renewal
+from admission.gangs.retire import Retirement
+from admission.gangs.turn import Turn
+from admission.serving import background, health_app, listening, stopped_by_signals
+from admission.settings import ControllerSettings, HostPort
+from scheduler.decision_log import DecisionLog
+from scheduler.extender import build_app
+from scheduler.extender import listening as extender_listening
+from scheduler.metrics import ExtenderMetrics
+from scheduler.policy import Policy
+from topology.bad_input import BadInput
+from topology.clock import monotonic_s, wall_time_s
+from topology.cluster_state import ClusterState
+from topology.facts.age import AgeLimits
+from topology.facts.hub_state import HubState
+from topology.facts.report import NodeFacts
+from topology.gpus.capacity import node_cards
+from topology.hypernodes.publisher import HyperNodePublisher
+from topology.kube.api import KubeApi
+from topology.kube.errors import ApiFailure
+from topology.kube.events import EventSettings, EventSink
+from topology.kube.informer import Change, HasMetadata, Informer
+from topology.kube.kept_pods import KeptPods
+from topology.objects import HyperNode, Node, Pod, PodGroup, Queue, Workload
+from topology.snapshot import Snapshot
+
+log = logging.getLogger(__name__)
+
+T = TypeVar("T", bound=HasMetadata)
+
+_FORM_S = 300.0
+_WORKLOADS = {
+    "replicasets": "/apis/apps/v1/replicasets",
+    "statefulsets": "/apis/apps/v1/statefulsets",
+    "leaderworkersets": "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets",
+}
+
+
+class Controller:
+    """Everything the process holds, built from one API connection."""
+
+    def __init__(self, api: KubeApi, settings: ControllerSettings) -> None:
+        self.state, self.owners = ClusterState(), Owners()
+        self.decisions = DecisionLog()
+        self.policy = Policy(memory_reserve=settings.memory_reserve, peak_limit=settings.peak_limit)
+        self.metrics = ControllerMetrics(importlib.metadata.version("isochrone"))
+        limits = AgeLimits(settings.facts_stale, settings.facts_expired)
+        self.agents = HubState(limits, on_change=self._on_facts)
+        self.probes: ProbeOrders | None = None
+        self.nodes = Informer(api, "/api/v1/nodes", Node, on_change=self._on_nodes)
+        self.pods = Informer(api, "/api/v1/pods", Pod, on_change=self._on_pods, keep=KeptPods())
+        self.pod_groups = Informer(
+            api,
+            "/apis/scheduling.volcano.sh/v1beta1/podgroups",
+            PodGroup,
+            on_change=self._on_pod_groups,
+            absent_ok=True,
+        )
+        self.hypernodes = Informer(
+            api,
+            "/apis/topology.volcano.sh/v1alpha1/hypernodes",
+            HyperNode,
+            on_change=self._on_hypernodes,
+            absent_ok=True,
+        )
+        self.queues = Informer(
+            api,
+            "/apis/scheduling.volcano.sh/v1beta1/queues",
+            Queue,
+            on_change=self._on_queues,
+            absent_ok=True,
+        )
+        self.workloads = [
+            Informer(api, path, Workload, on_change=self._on_workloads, absent_ok=name == "leaderworkersets")
+            for name, path in _WORKLOADS.items()
+        ]
+        gatekeeper = Gatekeeper(api)
+        self.events = EventSink(
+            api, "isochrone-controller", settings=EventSettings(busy_wait_s=30.0), busy=lambda: self.batch.busy
+        )
+        self.announcer = Announcer(self.state, self.events, gatekeeper, self.decisions, self.pod_groups.objects, self)
+        timing = BatchSettings(
+            quiet_s=settings.quiet / 1e6, partner_s=settings.partner_after / 1e6, reserve_s=settings.reserve_for
+        )
+        groups = self.pod_groups.objects
+        departures = Departures(
+            self.state,
+            gatekeeper,
+            self.announcer,
+            groups,
+            self.owners.top_owner,
+            lambda pods: come_later(pods, self.owners.controller_of, self.owners.top_workload),
+            timing,
+        )
+        fairness = Fairness(
+            self.state,
+            Kept(self.pods.objects, groups, self.queues.objects),
+            self.policy,
+            overtaking=settings.overtaking,
+            preemption=settings.preemption,
+        )
+        turn = Turn(
+            self.state,
+            departures,
+            fairness,
+            self.announcer,
+            controller_of=self.owners.controller_of,
+            top_of=self.owners.top_workload,
+            snapshot=lambda: self.state.snapshot(wall_time_s(), self.facts_age_s()),
+            policy=self.policy,
+            settings=timing,
+        )
+        self.batch = BatchAdmission(
+            self.state,
+            turn,
+            departures,
+            fairness,
+            pod_groups=groups,
+            replicas=self.owners.replicas,
+            superseded=self.owners.superseded,
+            settings=timing,
+        )
+        self.renewal = Renewal(self.state, gatekeeper, self.announcer, self.snapshot, settings.replan_after)
+        self.retirement = Retirement(self.state, gatekeeper, self.pods.objects, groups)
+        self._departures, self._api = departures, api
+        self.publisher = HyperNodePublisher(api, self.nodes.objects.values, self.hypernodes.objects.values, _has_gpus)
+        self.publishes = settings.publish_hypernodes
+        self.measured = MeasuredWatch(settings.measured_reach, self.state, self._reach_changed)
+        self.ages = AgentAges(self.agents, self.state, self.events, self._reach_changed)
+        self.metrics.follow(self)
+
+    # --- what the extender and the probes ask ----------------------------------------------------
+
+    @property
+    def informers(
+        self,
+    ) -> dict[str, Informer[Node] | Informer[Pod] | Informer[PodGroup] | Informer[HyperNode] | Informer[Queue]]:
+        """The lists that must be complete before anything is decided."""
+        return {
+            "nodes": self.nodes,
+            "pods": self.pods,
+            "podgroups": self.pod_groups,
+            "hypernodes": self.hypernodes,
+            "queues": self.queues,
+        }
+
+    def synced(self) -> bool:
+        """Every list was complete once, the owners' too."""
+        return all(i.synced.is_set() for i in self.informers.values()) and all(
+            i.synced.is_set() for i in self.workloads
+        )
+
+    def facts_age_s(self) -> float:
+        """Age of what is known of nodes and pods, the older of the two.
+
+        While a watch stands, no word from it means no change, so its facts are as old as the newest word from the
+        API server on any watch (a dead connection is noticed and ends the watch); else as old as its own last word.
+        """
+        now = monotonic_s()
+        newest = max(i.last_heard_s for i in self.informers.values())
+        return max(now - (newest if i.watching else i.last_heard_s) for i in (self.nodes, self.pods))
+
+    def snapshot(self) -> Snapshot | None:
+        """The snapshot to decide on, None until the first lists are complete."""
+        return self.state.snapshot(wall_time_s(), self.facts_age_s()) if self.synced() else None
+
+    def gang_pods(self, namespace: str, gang: str) -> Sequence[Pod]:
+        """The live pods of a gang."""
+        return self.state.gang_pods(namespace, gang)
+
+    def checks(self) -> dict[str, str]:
+        """Readiness: complete lists. Old facts never take the service away (Volcano would lose it for nothing)."""
+        lists = {name: "" if i.synced.is_set() else "first list not complete" for name, i in self.informers.items()}
+        owners = all(i.synced.is_set() for i in self.workloads)
+        return {**lists, "owners": "" if owners else "first list not complete"}
+
+    # --- what the watches say --------------------------------------------------------------------
+
+    def _on_nodes(self, changes: Sequence[Change[Node]]) -> None:
+        self.state.apply_nodes(_pairs(changes))
+        self.publisher.nodes_changed()
+        self.batch.room_appeared()
+        self.announcer.nodes_changed()
+
+    def _on_facts(self, node: str, before: NodeFacts | None, now: NodeFacts) -> None:
+        self.state.apply_facts(node, before, now)
+        self.ages.heard(node)
+        if self.probes is not None:
+            self.probes.heard(node, before, now)
+        self.batch.room_appeared()
+
+    def _reach_changed(self) -> None:
+        """New measurements count: what waits may be near enough, what runs may have come too far apart."""
+        self.batch.room_appeared()
+        self.announcer.nodes_changed()
+
+    def _on_hypernodes(self, changes: Sequence[Change[HyperNode]]) -> None:
+        self.state.apply_hypernodes(_pairs(changes))
+        self.publisher.nodes_changed()
+        self.batch.room_appeared()
+
+    def _on_queues(self, changes: Sequence[Change[Queue]]) -> None:
+        self.batch.queues_changed()
+
+    def _on_workloads(self, changes: Sequence[Change[Workload]]) -> None:
+        self.owners.apply(_pairs(changes))
+        # Their status changes with every pod; only what they want matters here.
+        told = {
+            c.new.metadata.uid for c in changes if c.new is not None and (c.old is None or wants(c.old) != wants(c.new))
+        }
+        if told:
+            self.batch.owners_changed(told)
+
+    def _on_pods(self, changes: Sequence[Change[Pod]]) -> None:
+        touched = self.state.apply_pods(_pairs(changes))
+        if touched:
+            self.batch.touched(touched)
+        self.batch.room_appeared()
+        if self.pods.synced.is_set():
+            for change in changes:
+                self.announcer.changed(change.old, change.new)
+
+    def _on_pod_groups(self, changes: Sequence[Change[PodGroup]]) -> None:
+        for change in changes:
+            group = change.new or change.old
+            if group is not None:
+                self.batch.pod_group_changed(group, gone=change.new is None)
+
+    async def _watch_form(self) -> None:
+        """Which fields a PodGroup has here; read again now and then, since Volcano may be upgraded under us."""
+        while True:
+            try:
+                known = optional_fields(await self._api.get(OPENAPI_PATH))
+            except (ApiFailure, ValueError) as error:
+                log.info("the form of PodGroups is not known, the newest is taken: %s", error)
+            else:
+                if known != self._departures.known_fields:
+                    log.warning("PodGroups of this cluster have only %s of %s", sorted(known), sorted(OPTIONAL))
+                self._departures.known_fields = known
+            await asyncio.sleep(_FORM_S)
+
+    async def run(self) -> None:
+        """Watch, then hold and release, until cancelled. An informer that dies of a bug takes the process with it."""
+        async with asyncio.TaskGroup() as tasks:
+            for informer in (*self.informers.values(), *self.workloads):
+                tasks.create_task(informer.run())
+            tasks.create_task(self.measured.run())
+            tasks.create_task(self.events.run())
+            tasks.create_task(self.announcer.run())
+            # Planning on half a list would book what the other half holds.
+            for informer in (*self.informers.values(), *self.workloads):
+                await informer.synced.wait()
+            log.info("lists complete: %d nodes, %d pods", len(self.nodes.objects), len(self.pods.objects))
+            gc.freeze()  # imports and first lists stay for good: no collection need look at them again
+            tasks.create_task(self._watch_form())
+            tasks.create_task(self.batch.run())
+            if self.publishes:
+                tasks.create_task(self.publisher.run())
+            tasks.create_task(self.renewal.run())
+            tasks.create_task(self.retirement.run())
+
+
+def _has_gpus(node: Node) -> bool:
+    cards = node_cards(node)
+    return bool(cards.memory_mib) or cards.all_mig
+
+
+def _pairs(changes: Sequence[Change[T]]) -> list[tuple[T | None, T | None]]:
+    return [(change.old, change.new) for change in changes]
+
+
+@contextlib.asynccontextmanager
+async def _hub(controller: Controller, settings: ControllerSettings, where: HostPort) -> AsyncIterator[None]:
+    """The server for node agents; gRPC is imported only where it is used (12 MB)."""
+    from topology.facts import hub
+
+    if not settings.hub_tls_dir and not settings.hub_plaintext:
+        allowed = (
+            "it must hold tls.crt, tls.key and ca.crt for ISOCHRONE_HUB_LISTEN, or set ISOCHRONE_HUB_PLAINTEXT=true"
+        )
+        raise BadInput("ISOCHRONE_HUB_TLS_DIR", "", allowed)
+    served = hub.Hub(controller.agents, bound=bool(settings.hub_tls_dir))
+    probes = ProbeOrders(
+        served, controller.agents, controller.state, every_s=settings.probe_every, size_bytes=settings.probe_size
+    )
+    controller.probes = probes
+    controller.metrics.follow_hub(controller.agents, served)
+    async with hub.listening(served, where.host, where.port, settings.hub_tls_dir) as port:
+        log.info("agents report to %s", HostPort(where.host, port))
+        async with background(probes.run()), background(controller.ages.run()):
+            yield
+
+
+async def serve(
+    settings: ControllerSettings, ready: Callable[[], None] | None = None, *, stop: asyncio.Event | None = None
+) -> None:
+    """Runs until SIGTERM, SIGINT or `stop`. Raises BadInput for settings that cannot work."""
+    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    stop = stop or asyncio.Event()
+    async with contextlib.AsyncExitStack() as stack:
+        stack.enter_context(stopped_by_signals(stop))
+        api = await stack.enter_async_context(
+            await KubeApi.connect(
+                settings.kubeconfig or None, user_agent="isochrone-controller", named="ISOCHRONE_KUBECONFIG"
+            )
+        )
+        controller = Controller(api, settings)
+        health = health_app(controller.metrics.registry, controller.checks)
+        await stack.enter_async_context(listening(health, settings.health_listen, "HEALTH_LISTEN"))
+        extender = build_app(
+            controller,
+            controller.decisions,
+            max_body_bytes=settings.max_body,
+            policy=controller.policy,
+            metrics=ExtenderMetrics(controller.metrics.registry),
+        )
+        where = settings.extender_listen
+        host, port = await stack.enter_async_context(extender_listening(extender, where.host, where.port))
+        log.info("answering Volcano on %s", HostPort(host, port))
+        if settings.hub_listen is not None:
+            await stack.enter_async_context(_hub(controller, settings, settings.hub_listen))
+        running = await stack.enter_async_context(background(controller.run()))
+        if ready:
+            ready()
+        running.add_done_callback(lambda _: stop.set())
+        await stop.wait()
+        if running.done():
+            running.result()
+        await controller.events.drain(2.0)

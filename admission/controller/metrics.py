@@ -1,0 +1,94 @@
+"""EDGE: the controller's metrics, read from plain counters at scrape time.
+
+It names and units what others count. It must never decide anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, Gauge
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from topology.clock import monotonic_s
+
+if TYPE_CHECKING:
+    from admission.controller.main import Controller
+    from topology.facts.hub import Hub
+    from topology.facts.hub_state import HubState
+
+
+class ControllerMetrics(Collector):
+    """A registry of its own, and a collector that reads the controller's counters when asked."""
+
+    def __init__(self, version: str) -> None:
+        self.registry = CollectorRegistry()
+        build = Gauge("isochrone_build_info", "Always 1; the labels tell.", ("version",), registry=self.registry)
+        build.labels(version).set(1)
+        self._controller: Controller | None = None
+        self._hub: tuple[HubState, Hub] | None = None
+
+    def follow(self, controller: Controller) -> None:
+        """Read this controller from now on."""
+        self._controller = controller
+        self.registry.register(self)
+
+    def follow_hub(self, agents: HubState, served: Hub) -> None:
+        """Tell of node agents too."""
+        self._hub = agents, served
+
+    def describe(self) -> list[Metric]:
+        """Nothing to announce before the first scrape."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """One scrape."""
+        controller = self._controller
+        if controller is None:
+            return
+        yield GaugeMetricFamily(
+            "isochrone_gangs_held", "Gangs with a pod that has no place.", value=controller.batch.held_gangs()
+        )
+        yield GaugeMetricFamily(
+            "isochrone_facts_age_seconds", "Since the API server was last heard.", value=controller.facts_age_s()
+        )
+        yield CounterMetricFamily("isochrone_plans", "Gangs planned.", value=controller.batch.plans)
+        writes = CounterMetricFamily("isochrone_pod_writes", "Writes to pods by kind.", labels=["kind"])
+        gatekeeper = controller.announcer.gatekeeper
+        for kind, count in (
+            ("nominate", gatekeeper.nominated),
+            ("release", gatekeeper.released),
+            ("failed", gatekeeper.failed),
+        ):
+            writes.add_metric([kind], count)
+        yield writes
+        yield CounterMetricFamily("isochrone_events", "Events written.", value=controller.events.posted)
+        dropped = CounterMetricFamily("isochrone_events_dropped", "Events not written, by reason.", labels=["why"])
+        for why, count in sorted(controller.events.dropped.items()):
+            dropped.add_metric([why], count)
+        yield dropped
+        watches = CounterMetricFamily(
+            "isochrone_watch_restarts", "Watches started again, by kind of object.", labels=["kind", "how"]
+        )
+        for name, informer in controller.informers.items():
+            watches.add_metric([name, "relist"], max(0, informer.relists - 1))
+            watches.add_metric([name, "reconnect"], informer.reconnects)
+        yield watches
+        if self._hub is not None:
+            yield from _of_hub(*self._hub)
+
+
+def _of_hub(agents: HubState, served: Hub) -> Iterator[Metric]:
+    by_age = GaugeMetricFamily("isochrone_hub_nodes", "Nodes with an agent by age of its facts.", labels=["freshness"])
+    for freshness, count in agents.count(monotonic_s()).items():
+        by_age.add_metric([freshness.value], count)
+    yield by_age
+    yield GaugeMetricFamily("isochrone_hub_streams", "Agents connected now.", value=served.open)
+    reports = CounterMetricFamily("isochrone_hub_reports", "Reports of agents by kind.", labels=["kind"])
+    for kind, count in (*agents.reports.items(), ("full-wanted", agents.full_wanted)):
+        reports.add_metric([kind], count)
+    yield reports
+    yield CounterMetricFamily("isochrone_hub_refused", "Streams refused.", value=served.refused)
+    yield CounterMetricFamily("isochrone_hub_throttled", "Reports read late: too fast.", value=served.throttled)

@@ -1,0 +1,86 @@
+"""EDGE. Sends probe orders to agents, every few seconds, as the plan of turns says.
+
+It asks only nodes whose agents answer probes and were heard lately, and only for paths on which a TCP probe counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from typing import Final, Protocol
+
+from topology.clock import monotonic_s
+from topology.cluster_state import ClusterState
+from topology.facts import agent_pb2 as wire
+from topology.facts.age import Freshness
+from topology.facts.hub_state import HubState
+from topology.facts.report import NodeFacts
+from topology.measured.probe_plan import Order, ProbePlan
+from topology.measured.values import TCP
+from topology.reach.domains import DomainChain
+
+TURN_S: Final = 5.0
+ROUNDS: Final = 100
+
+
+class Hub(Protocol):
+    """What is needed of `hub.Hub`."""
+
+    def order(self, node: str, orders: wire.ProbeOrders) -> bool:
+        """Sends orders; False if the agent is not there."""
+
+
+class ProbeOrders:
+    """Turns of probes for one hub."""
+
+    def __init__(self, hub: Hub, agents: HubState, state: ClusterState, *, every_s: float, size_bytes: int) -> None:
+        self._hub, self._agents, self._state, self._size = hub, agents, state, size_bytes
+        self._plan = ProbePlan(every_s, self._counts)
+        self.sent = 0
+
+    def turn(self, now_s: float) -> list[Order]:
+        """One turn: the orders that went out."""
+        table = self._state.table()
+        addresses: dict[str, str] = {}
+        chains: dict[str, DomainChain] = {}
+        for name in self._agents.nodes():
+            known = self._agents.known(name)
+            told = self._agents.facts(name, now_s)
+            if known is None or told is None or not known.probe_address or name not in table.index:
+                continue
+            if told[2] is Freshness.FRESH:
+                addresses[name] = known.probe_address
+                chains[name] = table.chains[table.index[name]]
+        sent = []
+        for order in self._plan.due(chains, now_s):
+            message = wire.ProbeOrder(
+                peer=order.peer,
+                address=addresses[order.peer],
+                size_bytes=self._size,
+                count=ROUNDS,
+                transport=TCP,
+            )
+            if self._hub.order(order.node, wire.ProbeOrders(orders=[message])):
+                sent.append(order)
+            else:
+                self._plan.failed(order.node, order.peer)
+        self.sent += len(sent)
+        return sent
+
+    def heard(self, node: str, before: NodeFacts | None, now: NodeFacts) -> None:
+        """A report: probes whose samples are new in it are under way no longer."""
+        known = set(before.reach) if before is not None else set()
+        for sample in now.reach:
+            if sample not in known:
+                self._plan.done(node, sample.peer)
+
+    async def run(self) -> None:
+        """Until cancelled. Without turns where probes are off."""
+        while math.isfinite(self._plan.every_s):
+            self.turn(monotonic_s())
+            await asyncio.sleep(TURN_S)
+
+    def _counts(self, a: str, b: str) -> bool:
+        table = self._state.table()
+        counted = table.reach.transports(table.index[a], table.index[b])
+        return counted is None or TCP in counted

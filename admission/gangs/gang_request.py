@@ -1,0 +1,163 @@
+"""From the live pods of a gang to what the planner is asked, and whether it is time to ask.
+
+Decides who is a member (gated by us, nobody else in the way), who is a partner (has a place, or was released into its
+isochrone set), what bound and minimum hold. It must never know the API server or the clock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from admission.gangs.pod_settings import PodSettings, read_settings
+from admission.gangs.units import largest
+from scheduler.request import GangRequest, Partner, ReachBound, pod_request_of
+from topology.cluster_state import GangKey
+from topology.labels import DECISION, DECODE, GATE, PHASE, PREFERRED, PREFILL, REACH_MODE, REQUIRED
+from topology.objects import Pod
+from topology.selectors import selects_node
+from topology.snapshot import NodeTable
+
+
+@dataclass(frozen=True, slots=True)
+class GangView:
+    """One gang as it stands: its pods by role in the process, and its settings."""
+
+    key: GangKey
+    members: tuple[Pod, ...]  # gated by us alone: to be planned
+    blocked: tuple[Pod, ...]  # gated by us and by somebody else too: not yet
+    released: tuple[Pod, ...]  # released by us, not bound
+    bound: tuple[Pod, ...]
+    settings: PodSettings
+    explicit_minimum: bool
+    problems: tuple[str, ...]
+
+    @property
+    def held(self) -> tuple[Pod, ...]:
+        """Everyone whom our gate holds."""
+        return self.members + self.blocked
+
+    @property
+    def started(self) -> bool:
+        """Some of the gang's pods were let go already: a PodGroup must stand."""
+        return bool(self.released or self.bound)
+
+
+def view_of(key: GangKey, pods: Sequence[Pod], superseded: Callable[[Pod], bool] = lambda _: False) -> GangView:
+    """Sort a gang's live pods (terminating ones left out) and settle what holds for all of them.
+
+    Where pods differ, the stricter wins: the smallest bound, the largest message, the largest minimum. Gated pods of
+    a superseded template count for nothing: they never started, and their settings would hold up those that replace
+    them, whose Deployment in turn removes the old pods only once the new ones run.
+    """
+    live = sorted(
+        (p for p in pods if p.metadata.deletion_timestamp is None and not (p.has_gate(GATE) and superseded(p))),
+        key=lambda p: p.metadata.name,
+    )
+    gated = [p for p in live if p.has_gate(GATE) and not p.spec.node_name]
+    settings, explicit, problems = _settings(live)
+    return GangView(
+        key=key,
+        members=tuple(p for p in gated if len(p.spec.scheduling_gates or ()) == 1),
+        blocked=tuple(p for p in gated if len(p.spec.scheduling_gates or ()) > 1),
+        released=tuple(p for p in live if not p.has_gate(GATE) and not p.spec.node_name and _by_plan(p)),
+        bound=tuple(p for p in live if p.spec.node_name),
+        settings=settings,
+        explicit_minimum=explicit,
+        problems=problems,
+    )
+
+
+def _by_plan(pod: Pod) -> bool:
+    """Released by us, not by hand: whoever opens the gate by hand also makes the bound a wish, and has no set."""
+    meta = pod.metadata
+    return bool(meta.annotation(DECISION)) and meta.annotation(REACH_MODE) != PREFERRED
+
+
+def _settings(pods: Sequence[Pod]) -> tuple[PodSettings, bool, tuple[str, ...]]:
+    read = [read_settings(p.metadata.annotations, asks=False) for p in pods]
+    problems = sorted({str(bad) for _, wrong in read for bad in wrong})
+    each = [settings for settings, _ in read] or [PodSettings()]
+    prefill = [s.min_prefill for s in each if s.min_prefill is not None]
+    decode = [s.min_decode for s in each if s.min_decode is not None]
+    merged = PodSettings(
+        reach_us=min(s.reach_us for s in each),
+        reach_size_bytes=max(s.reach_size_bytes for s in each),
+        mode="required" if any(s.mode == REQUIRED for s in each) else "preferred",
+        pairing="all" if any(s.pairing == "all" for s in each) else "nearest",
+        min_prefill=max(prefill, default=1),
+        min_decode=max(decode, default=1),
+    )
+    return merged, bool(prefill or decode), tuple(problems)
+
+
+def request_of(view: GangView, table: NodeTable) -> GangRequest:
+    """The planner's request. A released partner counts on every node that its own affinity allows."""
+    partners = [
+        Partner(p.metadata.uid, p.metadata.name, p.metadata.label(PHASE), (p.spec.node_name,)) for p in view.bound
+    ]
+    allowed: dict[bytes, tuple[str, ...]] = {}  # pods of one phase share their set
+    for pod in view.released:
+        wishes = msgspec.json.encode((pod.spec.node_selector, pod.spec.affinity))
+        if wishes not in allowed:
+            # Nodes that are down or closed too: they may be back before the pod is bound.
+            allowed[wishes] = tuple(n.metadata.name for n in table.nodes if selects_node(pod.spec, n))
+        meta = pod.metadata
+        partners.append(Partner(meta.uid, meta.name, meta.label(PHASE), allowed[wishes], bound=False))
+    settings = view.settings
+    return GangRequest(
+        namespace=view.key[0],
+        name=view.key[1],
+        members=tuple(pod_request_of(p) for p in view.members),
+        partners=tuple(partners),
+        bound=ReachBound(settings.reach_us, settings.reach_size_bytes),
+        pairing=settings.pairing,
+        mode=settings.mode,
+        min_prefill=(settings.min_prefill or 1) * unit_size(view, PREFILL),
+        min_decode=(settings.min_decode or 1) * unit_size(view, DECODE),
+    )
+
+
+def unit_size(view: GangView, phase: str) -> int:
+    """Pods that make up one member of this phase; the minimum counts members."""
+    return largest(p for p in (*view.held, *view.released, *view.bound) if p.metadata.label(PHASE) == phase)
+
+
+def lost_partners(view: GangView, table: NodeTable) -> tuple[Pod, ...]:
+    """Bound pods whose node is not known, and released ones none of whose nodes is.
+
+    Nobody can say how far a joiner is from them, and their nodes may come back: no one joins until they are gone.
+    """
+    lost = [p for p in view.bound if p.spec.node_name not in table.index]
+    lost += [p for p in view.released if not any(selects_node(p.spec, n) for n in table.nodes)]
+    return tuple(lost)
+
+
+def complete(view: GangView, replicas: Mapping[str, int]) -> bool:
+    """Whether everybody who is to come is here, so that nothing is gained by waiting for a quiet moment.
+
+    `replicas` is owner uid to wanted pods. True when every owner has as many live pods as it wants; and for pods
+    without a known owner, when a minimum was stated and is there.
+    """
+    pods = view.held + view.released + view.bound
+    per_owner: dict[str, int] = {}
+    ownerless: list[Pod] = []
+    for pod in pods:
+        owner = pod.metadata.controller
+        if owner is None or owner.uid not in replicas:
+            ownerless.append(pod)
+        else:
+            per_owner[owner.uid] = per_owner.get(owner.uid, 0) + 1
+    if any(per_owner[uid] < replicas[uid] for uid in per_owner):
+        return False
+    if not ownerless:
+        return True
+    prefill = sum(1 for p in pods if p.metadata.label(PHASE) == PREFILL)
+    settings = view.settings
+    return (
+        view.explicit_minimum
+        and prefill >= (settings.min_prefill or 1)
+        and len(pods) - prefill >= (settings.min_decode or 1)
+    )

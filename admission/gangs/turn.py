@@ -1,0 +1,224 @@
+"""EDGE: one gang's turn: what it asks, whether it may go, what it is told, and the departure that follows.
+
+It looks at one snapshot and changes nothing but what is assumed of the gang's own pods. The loop
+(admission.gangs.batch) says when it is a gang's turn and runs the departure beside itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+from admission.gangs.departures import Departures
+from admission.gangs.expected import Expected, WorkloadOf, expected_of, is_expected
+from admission.gangs.fairness import QUEUE_LAG_S, Fairness, priority_of
+from admission.gangs.gang_request import GangView, request_of
+from admission.gangs.gang_track import BatchSettings, Track
+from admission.gangs.identity import podgroup_name
+from admission.gangs.let_go import Letting
+from admission.gangs.pod_group import moved
+from admission.gangs.units import plan_units, short_units, unit_of, units_by_uid
+from admission.gangs.waiting_words import Waiting, behind, for_preemption, for_queue, for_unit
+from scheduler.decision import Outcome, Plan
+from scheduler.policy import Policy
+from scheduler.request import GangRequest
+from topology.cluster_state import ClusterState, GangKey
+from topology.labels import DECODE, GROUP_NAME, PREFILL
+from topology.objects import Pod
+from topology.snapshot import Snapshot
+
+Work = Coroutine[Any, Any, bool]
+
+
+class Voice(Protocol):
+    """Who tells people. None of it may fail or block."""
+
+    def is_news(self, view: GangView, plan: Plan) -> bool: ...
+    def held(self, view: GangView, plan: Plan) -> None: ...
+    def left_out(self, view: GangView, plan: Plan) -> None: ...
+    def waiting(self, pod: Pod, told: Waiting) -> None: ...
+    def annotations(self, plan: Plan, uid: str) -> dict[str, str]: ...
+    def planned(self, view: GangView, plan: Plan) -> None: ...
+
+
+class Turn:
+    """One per controller; `plans` counts."""
+
+    def __init__(
+        self,
+        state: ClusterState,
+        departures: Departures,
+        fairness: Fairness,
+        voice: Voice,
+        *,
+        controller_of: WorkloadOf,
+        top_of: WorkloadOf,
+        snapshot: Callable[[], Snapshot],
+        policy: Policy,
+        settings: BatchSettings,
+    ) -> None:
+        self._state, self._departures, self._fairness, self._voice = state, departures, fairness, voice
+        self._controller_of, self._top_of, self._snapshot = controller_of, top_of, snapshot
+        self._policy, self.settings = policy, settings
+        self.plans = 0
+
+    def take(self, track: Track, view: GangView, now_s: float, older: Callable[[], Sequence[GangKey]]) -> Work | None:
+        """Plan the gang and start what follows; None if it waits. `older` gives those that wait and rank before it."""
+        snapshot = self._snapshot()
+        if track.reserved:
+            snapshot = snapshot.without_assumed(track.reserved)  # kept for this gang, so it may use it
+        view, asked, expected = self._asked(view, snapshot, track, now_s)
+        if not any(not is_expected(m.uid) for m in asked.members):
+            track.waiting_growth, track.below = None, False
+            return None
+        units = units_by_uid(view.members) | dict(expected.unit_of)
+        room = self._fairness.queue_room(view, now_s)
+        members, queue_short = room.those_that_fit(asked, units) if room is not None else (asked.members, None)
+        track.awaits_queue = queue_short is not None
+        if queue_short is not None:
+            track.due_s = now_s + QUEUE_LAG_S
+        if queue_short is not None and not members:
+            track.below = False  # not for room on nodes
+            self.wait(track, view.held, for_queue(queue_short))
+            return None
+        request = replace(asked, members=members)
+        result = plan_units(request, units, snapshot, self._policy)
+        self.plans += 1
+        if result.outcome == Outcome.HELD and self._voice.is_news(view, result):
+            # Advice costs several searches; said once, found once.
+            result = plan_units(request, units, snapshot, self._policy, advise=True)
+        left_out = sum(not is_expected(uid) for uid in result.places) < len(view.members)
+        track.waiting_growth = self._state.growth if left_out else None
+        track.below = not request.satisfied
+        if result.outcome in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG):
+            self._wait_for_pods(track, view, result, now_s)
+            return None
+        if not result.places:
+            made = self._fairness.by_preemption(view.key, view, request, units, snapshot, now_s)
+            if made is not None and not expected.pods:
+                self.give_back(track)
+                track.waiting_growth = None
+                work = self._go(track, view, made, nominate=False)
+                self.say(view.members, for_preemption(priority_of(view.members)))
+                return work
+            self._voice.held(view, result)
+            return None
+        before = older()
+        if (first := self._fairness.stands_before(before, result, snapshot)) is not None:
+            track.behind = first
+            self.wait(track, view.held, behind(first, self._fairness.passed(first)))
+            return None
+        self.give_back(track)
+        self._reserve(track, result, now_s)
+        result = _without_expected(result)
+        if left_out:
+            track.waiting_growth = self._state.growth  # what was given back just now is room that it was asked with
+            kept = {m.uid for m in members}
+            self._voice.left_out(view, result)
+            if queue_short is not None:
+                beyond = {m.uid for m in asked.members} - kept
+                self.say([p for p in view.members if p.metadata.uid in beyond], for_queue(queue_short))
+        self._fairness.went(view.key, before)
+        return self._go(track, view, result, nominate=True)
+
+    def wait(self, track: Track, pods: Iterable[Pod], told: Waiting) -> None:
+        """The gang waits for something that room, a departure or a queue may bring."""
+        track.waiting_growth = self._state.growth
+        self.say(pods, told)
+
+    def say(self, pods: Iterable[Pod], told: Waiting) -> None:
+        """The same news for each pod."""
+        for pod in pods:
+            self._voice.waiting(pod, told)
+
+    def give_back(self, track: Track) -> None:
+        """The room that was kept for pods to come is free again."""
+        for uid in track.reserved:
+            self._state.unassume(uid)
+        track.reserved, track.reserved_until_s = set(), None
+
+    # --- inside --------------------------------------------------------------------------------
+
+    def _asked(
+        self, view: GangView, snapshot: Snapshot, track: Track, now_s: float
+    ) -> tuple[GangView, GangRequest, Expected]:
+        """Whole units only, and with them the pods without which they could never be whole."""
+        asked = request_of(view, snapshot.table)
+        expected = expected_of(view, asked, self._controller_of, self._top_of)
+        here = (*view.members, *view.released, *view.bound)
+        short = short_units(here, dict(expected.per_unit))
+        if short:
+            torn = [p for p in view.members if unit_of(p) in short]
+            told_at = track.last_arrival_s + self.settings.partner_s
+            if now_s >= told_at:
+                for pod in torn:
+                    self._voice.waiting(pod, for_unit(unit_of(pod), short[unit_of(pod)]))
+            else:
+                track.due_s = told_at
+            out = {p.metadata.uid for p in torn}
+            asked = replace(asked, members=tuple(m for m in asked.members if m.uid not in out))
+            view = replace(view, members=tuple(p for p in view.members if p.metadata.uid not in out))
+        return view, replace(asked, members=asked.members + expected.pods), expected
+
+    def _wait_for_pods(self, track: Track, view: GangView, result: Plan, now_s: float) -> None:
+        """Pods still to come decide, not room. The first moments of every roll-out look like this: be patient."""
+        track.waiting_growth = None
+        told_at = track.last_arrival_s + self.settings.partner_s
+        if now_s >= told_at:
+            self._voice.held(view, _without_expected(result, lower_minimum=False))
+        else:
+            track.due_s = told_at
+
+    def _reserve(self, track: Track, result: Plan, now_s: float) -> None:
+        """Keep the room of pods to come, for a time."""
+        for member in result.request.members:
+            if is_expected(member.uid) and member.uid in result.places:
+                self._state.assume(member.uid, result.places[member.uid], member.amounts, member.hold)
+                track.reserved.add(member.uid)
+        if track.reserved:
+            track.reserved_until_s = now_s + self.settings.reserve_s
+
+    def _go(self, track: Track, view: GangView, result: Plan, *, nominate: bool) -> Work:
+        """The planned pods' departure; without nomination Volcano chooses among the nodes of their sets."""
+        by_uid = {p.metadata.uid: p for p in view.members}
+        lettings = [
+            Letting(
+                by_uid[uid],
+                node if nominate else "",
+                result.set_of(uid),
+                self._voice.annotations(result, uid)
+                | ({GROUP_NAME: podgroup_name(view.key[1])} if moved(by_uid[uid], view.key[1]) else {}),
+            )
+            for uid, node in result.places.items()
+        ]
+        self._voice.planned(view, result)
+        track.preempts = not nominate
+        if nominate:
+            for member in result.request.members:
+                if member.uid in result.places:
+                    self._state.assume(member.uid, result.places[member.uid], member.amounts, member.hold)
+        track.going = set(result.places)
+        return self._departures.let_go(view, result, lettings, track)
+
+
+def _without_expected(result: Plan, *, lower_minimum: bool = True) -> Plan:
+    """The plan as it is for the pods that exist. The minimum is what of it can go now, or stays as it was asked."""
+    gang = result.request
+    if not any(is_expected(m.uid) for m in gang.members):
+        return result
+    members = tuple(m for m in gang.members if not is_expected(m.uid))
+    request = replace(gang, members=members)
+    if lower_minimum:
+        phases = [m.phase for m in members] + [p.phase for p in gang.partners]
+        request = replace(
+            request,
+            min_prefill=min(gang.min_prefill, phases.count(PREFILL)),
+            min_decode=min(gang.min_decode, phases.count(DECODE)),
+        )
+    return replace(
+        result,
+        request=request,
+        places={uid: node for uid, node in result.places.items() if not is_expected(uid)},
+        decisions={uid: d for uid, d in result.decisions.items() if not is_expected(uid)},
+    )

@@ -1,0 +1,144 @@
+"""What each container's engine was told on its command line: flags, program and model.
+
+Decides how `command` and `args` become commands, which flags and which model they name. It must never know what a
+flag means for placement, never run or look up anything, and never raise: garbage in, no flags out. Everything read
+is bounded, because whoever may create a pod may put 1 MiB of text in front of the webhook.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+from admission.recognition.programs import Program, program_of
+from admission.recognition.shell_words import END, expanded, script_position, script_words
+from topology.objects import Container, Pod
+
+_MAX_CONTAINERS: Final = 32
+_MAX_WORDS: Final = 4096  # per container
+_MAX_WORD_CHARS: Final = 32 * 1024
+_MAX_POD_CHARS: Final = 128 * 1024
+_MAX_MODEL_CHARS: Final = 512
+# Commands that show, test or set text but never serve: an option that they are given is somebody else's.
+_SILENT: Final = frozenset(
+    {
+        *("echo", "printf", "[", "[[", "test", "cat", "grep", "logger", ":", "read", "sed", "awk", "ls", "sleep"),
+        *("mkdir", "touch", "rm", "cp", "mv", "ln", "chmod", "chown", "cd", "apt", "apt-get", "pip", "pip3"),
+    }
+)
+_BEFORE_A_COMMAND: Final = frozenset(
+    {"then", "do", "else", "elif", "if", "while", "until", "exec", "time", "{", "(", "!"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCall:
+    """One container's command line. Flag names have dashes only; every value given is kept, in order."""
+
+    container: str
+    flags: Mapping[str, tuple[str, ...]]
+    program: Program
+    model: str  # "" when it is not said, or said through a variable that cannot be read here
+
+    @property
+    def is_engine(self) -> bool:
+        """It is not known to be something else: an engine, or a program that we do not know."""
+        return not self.program.other
+
+
+def engine_calls(pod: Pod) -> tuple[EngineCall, ...]:
+    """The command lines of the pod's main containers (init containers and sidecars run no engine)."""
+    calls, left = [], _MAX_POD_CHARS
+    for container in pod.spec.containers[:_MAX_CONTAINERS]:
+        argv = []
+        for word in [*(container.command or ()), *(container.args or ())][:_MAX_WORDS]:
+            taken = word[: min(_MAX_WORD_CHARS, left)]
+            left -= len(taken)
+            argv.append(taken)
+        commands = _commands(argv, container)
+        words = list(chain.from_iterable(commands))
+        flags = _flags(words)
+        program = program_of(commands, flags, container.image, bool(container.command))
+        calls.append(EngineCall(container.name, flags, program, _model(container, words, flags)))
+    return tuple(calls)
+
+
+def _commands(argv: Sequence[str], container: Container) -> list[list[str]]:
+    """The commands that may serve, each with END behind it."""
+    if not argv:
+        return []
+    env = {variable.name: variable.value for variable in container.env or ()}
+    complete = not container.env_from  # else a variable that is not listed may have a value all the same
+    found: list[list[str]] = []
+    command: list[str] = []
+    for word in (*_words(argv, env, complete), END):
+        if word != END:
+            command.append(word)
+        elif command:
+            if _program_word(command) not in _SILENT:
+                found.append([*command, END])
+            command = []
+    return found
+
+
+def _words(argv: Sequence[str], env: Mapping[str, str], complete: bool) -> Iterator[str]:
+    """argv with its shell script, if there is one, cut into words, and known variables put in. Bounded."""
+    script_at = script_position(argv)
+    left = _MAX_WORDS
+    for position, raw in enumerate(argv):
+        word = expanded(raw, env)
+        if position == script_at and position:
+            yield END  # the script's first command begins here, not with the shell
+        for each in script_words(word, env, complete) if position == script_at else (word,):
+            if left == 0:
+                return
+            left -= 1
+            yield each
+
+
+def _program_word(command: Sequence[str]) -> str:
+    for word in command:
+        assigns = word.partition("=")[0].isidentifier() and "=" in word
+        if word not in _BEFORE_A_COMMAND and not assigns:
+            return word.rpartition("/")[2]
+    return ""
+
+
+def _flags(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for position, word in enumerate(words):
+        if not word.startswith("--") or len(word) > _MAX_WORD_CHARS:
+            continue
+        name, equals, value = word.partition("=")
+        if not equals:
+            after = words[position + 1]  # every command ends with END
+            value = "" if after == END or after.startswith("--") else after
+        name = name.replace("_", "-")
+        found[name] = (*found.get(name, ()), value)
+    return found
+
+
+def _model(container: Container, words: Sequence[str], flags: Mapping[str, tuple[str, ...]]) -> str:
+    """The served model: the same field is asked first everywhere, so that both halves of a service agree."""
+    said = [*flags.get("--model", ()), *flags.get("--model-path", ()), _positional(container, words, flags)]
+    for value in [*said, *flags.get("--served-model-name", ())]:
+        if value and "$" not in value and not value.startswith("-") and len(value) <= _MAX_MODEL_CHARS:
+            return value
+    return ""
+
+
+def _positional(container: Container, words: Sequence[str], flags: Mapping[str, tuple[str, ...]]) -> str:
+    before = ""
+    for position, word in enumerate(words):
+        # args alone: the image's entry point is `vllm`
+        starts = before in ("vllm", "sglang", "trtllm-serve") or (not position and not container.command)
+        if word == "serve" and starts:
+            return words[position + 1]
+        if before in ("trtllm-serve", "api_server") and not word.startswith("-") and word not in (END, "disaggregated"):
+            return word
+        before = word.rpartition("/")[2]
+    # args alone, and the image's entry point is `vllm serve`
+    alone = not container.command and words and words[0] != "serve" and "--kv-transfer-config" in flags
+    return words[0] if alone else ""

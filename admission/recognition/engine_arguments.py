@@ -1,0 +1,169 @@
+"""Signals that are arguments of engines: vLLM, SGLang, Dynamo's workers, TensorRT-LLM, and LMCache's variables.
+
+Only calls that run an engine, or a program that is not known, are asked; a router's options are addresses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+import msgspec
+
+from admission.recognition.command_line import EngineCall
+from admission.recognition.evidence import Finding, Says, role
+from admission.recognition.programs import DYNAMO
+from topology import labels
+from topology.objects import Pod
+
+_KV_ROLES: Final = {"kv_producer": Says.PREFILL, "kv_consumer": Says.DECODE}
+_NOT_READ_ROLE = re.compile(r"""kv_role["'\\\s]{0,8}[:=]["'\\\s]{0,8}(kv_[a-z]{4,8})""")
+# Connectors that keep KV for later instead of handing it to a partner: kv_both on one of these is aggregated serving.
+_STORES: Final = (
+    *("LMCache", "Offloading", "SharedStorage", "Example", "MooncakeStore", "AscendStore", "AIBrixOffloading"),
+    *("SimpleCPUOffload", "FlexKV", "HF3FS"),
+)
+_MAX_DEPTH: Final = 8
+_MAX_CONNECTORS: Final = 64
+_MAX_CONFIG_CHARS: Final = 32 * 1024
+_DYNAMO_MODES: Final = {
+    "prefill": Says.PREFILL,
+    "decode": Says.DECODE,
+    "agg": Says.MIXED,
+    "aggregated": Says.MIXED,
+    "prefill-and-decode": Says.MIXED,
+    "pd": Says.MIXED,
+    "encode": Says.NO_ENGINE,
+}
+_SERVER_ROLES: Final = {"context": Says.PREFILL, "generation": Says.DECODE}
+_LMCACHE_ROLES: Final = {"sender": Says.PREFILL, "receiver": Says.DECODE}
+_LMCACHE_KEYS: Final = ("LMCACHE_NIXL_ROLE", "LMCACHE_PD_ROLE")
+_DYNAMO_MODE_VARIABLES: Final = re.compile(r"DYN_[A-Z]+_DISAGGREGATION_MODE")
+_DYNAMO_ROLE_VARIABLES: Final = re.compile(r"DYN_[A-Z]+_IS_(PREFILL|DECODE)_WORKER")
+_FALSE: Final = frozenset({"false", "0", "no", "off"})
+
+
+def vllm(_pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    """kv_role, nested connectors included. Connectors that hand over count before those that store."""
+    for call in calls:
+        if not call.is_engine:
+            continue
+        if any("ec_producer" in text for text in call.flags.get("--ec-transfer-config", ())):
+            yield Finding(Says.NO_ENGINE, "vLLM ec_role ec_producer")
+        found: list[tuple[str, str]] = []
+        for text in call.flags.get("--kv-transfer-config", ()):
+            found += _kv_roles(text)
+        connector = next(iter(call.flags.get("--kv-transfer-config.kv-connector", ())), "")
+        found += [(connector, kv_role) for kv_role in call.flags.get("--kv-transfer-config.kv-role", ())]
+        yield from _vllm_findings(found)
+        # A configuration that is there but hidden (a file, a variable) is no sign of serving both phases.
+        if not found and any(call.flags.get("--kv-transfer-config", ())):
+            yield Finding(Says.OPEN, "vLLM --kv-transfer-config")
+
+
+def _vllm_findings(found: list[tuple[str, str]]) -> Iterator[Finding]:
+    moves = [(name, kv_role) for name, kv_role in found if not name.startswith(_STORES)]
+    decided = dict.fromkeys(kv_role for _, kv_role in moves if kv_role in _KV_ROLES) or dict.fromkeys(
+        kv_role for _, kv_role in found if kv_role in _KV_ROLES
+    )
+    for kv_role in decided:
+        yield Finding(_KV_ROLES[kv_role], f"vLLM kv_role {kv_role}")
+    if decided or not found:
+        return
+    if not any(kv_role == "kv_both" for _, kv_role in found):
+        yield Finding(Says.OPEN, "vLLM --kv-transfer-config")
+        return
+    # NIXL users write kv_both on both sides; it says that KV moves, not which way.
+    if any(name != "MultiConnector" for name, _ in moves):
+        yield Finding(Says.OPEN, "vLLM kv_role kv_both")
+    else:
+        name = next(name for name, kv_role in found if kv_role == "kv_both")
+        yield Finding(Says.AGGREGATED, f"vLLM {name} kv_both")
+
+
+def _kv_roles(text: str) -> list[tuple[str, str]]:
+    """Connector and role of each entry; of text that is no JSON (a variable inside), the roles that can be seen."""
+    if not text or len(text) > _MAX_CONFIG_CHARS:
+        return []
+    roles: list[tuple[str, str]] = []
+    try:
+        config = msgspec.json.decode(text)
+    except (ValueError, RecursionError):
+        return [("", kv_role) for kv_role in _NOT_READ_ROLE.findall(text)[:_MAX_CONNECTORS]]
+    _collect_kv_roles(config, roles, depth=0)
+    return roles
+
+
+def _collect_kv_roles(config: object, roles: list[tuple[str, str]], depth: int) -> None:
+    """MultiConnector nests its connectors under kv_connector_extra_config.connectors."""
+    if not isinstance(config, dict) or depth > _MAX_DEPTH or len(roles) > _MAX_CONNECTORS:
+        return
+    kv_role, connector = config.get("kv_role"), config.get("kv_connector")
+    if isinstance(kv_role, str):
+        roles.append((connector if isinstance(connector, str) else "", kv_role))
+    extra = config.get("kv_connector_extra_config")
+    connectors = extra.get("connectors") if isinstance(extra, dict) else None
+    for inner in connectors[:_MAX_CONNECTORS] if isinstance(connectors, list) else ():
+        _collect_kv_roles(inner, roles, depth + 1)
+
+
+def sglang(_pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    """--disaggregation-mode; `null` is the engine's own word for aggregated."""
+    for call in calls:
+        if not call.is_engine or call.program.engine == DYNAMO:  # Dynamo's engines have a row of their own
+            continue
+        for mode in dict.fromkeys(call.flags.get("--disaggregation-mode", ())):
+            if mode in labels.PHASES:
+                yield Finding(Says(mode), f"SGLang --disaggregation-mode {mode}")
+            elif mode == "null":
+                yield Finding(Says.MIXED, "SGLang --disaggregation-mode null")
+            elif mode:
+                yield Finding(Says.OPEN, f"SGLang --disaggregation-mode {mode[:40]}")
+        if "--encoder-only" in call.flags:
+            yield Finding(Says.NO_ENGINE, "SGLang --encoder-only")
+
+
+def dynamo_workers(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    """Dynamo's own switches, each of which is a variable too, and TensorRT-LLM's server role."""
+    for call, container in zip(calls, pod.spec.containers, strict=False):
+        if not call.is_engine:
+            continue
+        for value in dict.fromkeys(call.flags.get("--server-role", ())):
+            if value.lower() in _SERVER_ROLES:
+                yield Finding(_SERVER_ROLES[value.lower()], f"TensorRT-LLM --server_role {value}")
+        if call.program.engine != DYNAMO:
+            continue
+        for mode in dict.fromkeys(call.flags.get("--disaggregation-mode", ())):
+            says = _DYNAMO_MODES.get(mode.replace("_", "-"))
+            if says:
+                yield Finding(says, f"Dynamo --disaggregation-mode {mode}")
+            elif mode:
+                yield Finding(Says.OPEN, f"Dynamo --disaggregation-mode {mode[:40]}")
+        for flag, said in (("--is-prefill-worker", Says.PREFILL), ("--is-decode-worker", Says.DECODE)):
+            if any(value.lower() not in _FALSE for value in call.flags.get(flag, ())):
+                yield Finding(said, f"Dynamo {flag}")
+        for variable in container.env or ():
+            named = _DYNAMO_ROLE_VARIABLES.fullmatch(variable.name)
+            if named and variable.value.lower() in ("true", "1"):
+                yield Finding(Says(named[1].lower()), f"Dynamo {variable.name}")
+            elif variable.value and _DYNAMO_MODE_VARIABLES.fullmatch(variable.name):
+                says = _DYNAMO_MODES.get(variable.value.lower().replace("_", "-"), Says.OPEN)
+                yield Finding(says, f"Dynamo {variable.name} {variable.value[:40]}")
+
+
+def lmcache(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    """The variables that vLLM's production-stack and LMCache give an engine of a separated service."""
+    for number, container in enumerate(pod.spec.containers):
+        if number >= len(calls) or not calls[number].is_engine:
+            continue
+        for variable in container.env or ():
+            says = _LMCACHE_ROLES.get(variable.value.lower()) if variable.name in _LMCACHE_KEYS else None
+            if says:
+                yield Finding(says, f"{variable.name} {variable.value}")
+
+
+def role_argument(value: str) -> Says | None:
+    """A role word that stands behind a flag of an engine which we know less well."""
+    says = role(value)
+    return says if says in (Says.PREFILL, Says.DECODE, Says.MIXED) else None

@@ -1,0 +1,165 @@
+"""Signals that are labels: our own, the frameworks' role labels, and the plain ones that people agree on.
+
+A framework's label counts wherever it stands. A plain label such as `role: decode` can mean anything (a video
+decoder), so it counts only on a pod that shows in another way that it serves a language model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from admission.recognition.command_line import EngineCall
+from admission.recognition.evidence import NO_ENGINE_WORDS, Finding, Look, Says, role
+from topology import labels
+from topology.objects import Pod
+
+PLAIN_KEYS: Final = ("role", "app.kubernetes.io/component", "component", "llm-d.ai/component")
+_POSITIONS: Final = frozenset({"leader", "worker", "ldr", "wkr"})  # Grove: `prefill-leader`, `prefill-wkr`
+_CLIQUE = re.compile(r"(?:vllm|sglang|trtllm|tensorrtllm|llm)?(prefill|decode)(?:worker)?")
+_LLM_LABELS: Final = (
+    "llm-d.ai/",
+    "leaderworkerset.sigs.k8s.io/",
+    "model.aibrix.ai/",
+    "nvidia.com/dynamo-",
+    "serving.kserve.io/",
+    "kserve.io/",
+    "ome.io/",
+    "modelserving.volcano.sh/",
+    "rbg.workloads.x-k8s.io/",
+)
+_ACCELERATORS: Final = ("gpu", "nvidia.com/", "ascend", "npu", "tpu", "gaudi")
+_MEDIA: Final = (
+    "whisper",
+    "speech",
+    "ffmpeg",
+    "video",
+    "codec",
+    "transcod",
+    "media",
+    "gstreamer",
+    "deepstream",
+    "nvenc",
+    "nvdec",
+    "audio",
+)
+_HALF_OF_A_MODEL: Final = "decoder"  # in training and in vision a decoder is a part of a model, not of a service
+_FIRST_WORDS: Final = 8
+_LONGEST: Final = 200
+_LLM_VARIABLES: Final = ("VLLM_", "SGLANG_", "LMCACHE_", "MOONCAKE_", "NIXL_", "DYN_", "TRTLLM_")
+
+
+def own_label(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    """isochrone.dev/phase."""
+    value = pod.metadata.label(labels.PHASE)
+    if value in labels.PHASES:
+        yield Finding(Says(value), f"label {labels.PHASE}")
+
+
+def role_label(name: str, *keys: str, short: bool = False) -> Look:
+    """A framework's role label under one of its keys."""
+
+    def look(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+        for key in keys:
+            value = pod.metadata.label(key)
+            says = role(value, short) if value else None
+            if says:
+                yield Finding(says, f"{name} {value}")
+
+    return look
+
+
+def dynamo(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    """The component type tells newer workers apart; older ones are all `worker` and have a sub-component type."""
+    for key in ("nvidia.com/dynamo-component-type", "nvidia.com/dynamo-sub-component-type"):
+        value = pod.metadata.label(key)
+        says = role(value) if value else None
+        if says:
+            yield Finding(says, f"Dynamo {key.removeprefix('nvidia.com/dynamo-')} {value}")
+
+
+def grove(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    """`<set>-<replica>-<clique>`: only the end counts, for the set may be called anything."""
+    for key, what in (("grove.io/podclique", "clique"), ("grove.io/podcliquescalinggroup", "scaling group")):
+        words = pod.metadata.label(key).lower().split("-")
+        if len(words) > 1 and words[-1] in _POSITIONS:
+            words.pop()
+        clique = _CLIQUE.fullmatch(words[-1])
+        says = Says(clique[1]) if clique else role(words[-1])
+        if says:
+            yield Finding(says, f"Grove {what} {words[-1]}")
+            return  # `prefill` may be the scaling group of cliques that are called pleader and pworker
+
+
+def aibrix(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    """`role-name` has no prefix: it is AIBrix's only beside one of its own labels."""
+    meta = pod.metadata
+    trusted = meta.label("storm-service-name") or meta.label("roleset-name")
+    for key in ("role-name", "model.aibrix.ai/role"):
+        value = meta.label(key)
+        says = role(value) if value and (trusted or key != "role-name") else None
+        if says:
+            yield Finding(says, f"AIBrix role {value}")
+
+
+def plain(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    """`role: prefill` and the like."""
+    for key in PLAIN_KEYS:
+        value = pod.metadata.label(key)
+        says = role(value) if value else None
+        serves = serves_language_models if value.lower() == _HALF_OF_A_MODEL else may_serve
+        if says in (Says.PREFILL, Says.DECODE, Says.MIXED) and not serves(pod, calls):
+            yield Finding(Says.OPEN, f"label {key} {value}")
+        elif says:
+            yield Finding(says, f"label {key} {value}")
+
+
+def serves_language_models(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:
+    """A known engine, a model among the arguments, a variable of an engine, or a label of a serving framework."""
+    if runs_no_engine(calls):
+        return False
+    if any(call.program.engine or (call.model and call.is_engine) for call in calls):
+        return True
+    if any(key.startswith(_LLM_LABELS) for key in pod.metadata.labels or ()):
+        return True
+    for container in pod.spec.containers:
+        if "llm" in container.image.rpartition("/")[2].lower():
+            return True
+        if any(variable.name.startswith(_LLM_VARIABLES) for variable in container.env or ()):
+            return True
+    return False
+
+
+def may_serve(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:
+    """It serves language models, or wants a GPU and shows no sign of the other trade in which things are decoded."""
+    if runs_no_engine(calls):
+        return False
+    return serves_language_models(pod, calls) or (wants_gpu(pod) and not _handles_media(pod))
+
+
+def runs_no_engine(calls: tuple[EngineCall, ...]) -> bool:
+    """Every container is known to run something else: a router, a benchmark, a download."""
+    return bool(calls) and not any(call.is_engine for call in calls)
+
+
+def wants_gpu(pod: Pod) -> bool:
+    """Some container asks for an accelerator under a name that tells so."""
+    for container in pod.spec.containers:
+        for amounts in (container.resources.limits, container.resources.requests):
+            if any(part in key.lower() for key in amounts or () for part in _ACCELERATORS):
+                return True
+    return False
+
+
+def _handles_media(pod: Pod) -> bool:
+    said = [pod.metadata.name, pod.metadata.generate_name, *(pod.metadata.labels or {}).values()]
+    for container in pod.spec.containers:
+        started = [*(container.command or ()), *(container.args or ())][:_FIRST_WORDS]
+        said += [container.name, container.image, *(word[:_LONGEST] for word in started)]
+    return any(part in text.lower() for text in said for part in _MEDIA)
+
+
+def stands_beside_engines(words: Iterator[str]) -> bool:
+    """A router or the like, by the words of its names. A pool may be one of engines."""
+    return any(word in NO_ENGINE_WORDS and word != "pool" for word in words)

@@ -1,0 +1,136 @@
+"""The rule file: rows that a cluster's administrators add to the table of signals, or turn off in it.
+
+Text in, the table in use out. Bad input is one sentence that names the field, and changes nothing. It must never know
+where the file is or when it changes.
+
+    disable: ["plain label"]        # rows by their names in docs/recognition.md
+    mixed: leave                    # what a pod that serves both phases is tagged as: leave, prefill or decode
+    rules:
+      - name: stage label
+        label: acme.example/stage   # or annotation:, variable:, argument:
+        values: {first: prefill, second: decode, all: mixed, front: none}
+        confidence: high            # high, medium or low: among equals a rule stands before the built-in rows
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from admission.recognition.command_line import EngineCall
+from admission.recognition.evidence import Confidence, Finding, Look, Row, Says
+from admission.recognition.signals import BUILT_IN, ROWS, Rules
+from topology.bad_input import BadInput
+from topology.objects import Pod
+
+MAX_BYTES: Final = 256 * 1024
+_SAYS: Final = {"prefill": Says.PREFILL, "decode": Says.DECODE, "mixed": Says.MIXED, "none": Says.NO_ENGINE}
+_FIRST: Final = {"high": 1, "medium": 8, "low": 13}  # where each kind begins in the table
+_OWN: Final = 0  # our own label cannot be turned off
+_WHERE: Final = ("label", "annotation", "variable", "argument")
+
+_Word = Annotated[str, Field(min_length=1, max_length=317)]
+
+
+class _Rule(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    name: Annotated[str, Field(min_length=1, max_length=63)]
+    label: _Word | None = None
+    annotation: _Word | None = None
+    variable: _Word | None = None
+    argument: _Word | None = None
+    values: Annotated[dict[_Word, Literal["prefill", "decode", "mixed", "none"]], Field(min_length=1, max_length=64)]
+    confidence: Literal["high", "medium", "low"] = "high"
+
+    @model_validator(mode="after")
+    def _one_place(self) -> _Rule:
+        if sum(getattr(self, where) is not None for where in _WHERE) != 1:
+            raise ValueError(f"give one of {', '.join(_WHERE)}")
+        return self
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    disable: Annotated[list[str], Field(max_length=64)] = []
+    mixed: Literal["leave", "prefill", "decode"] = "leave"
+    rules: Annotated[list[_Rule], Field(max_length=200)] = []
+
+
+def read_rules(text: str, file: str) -> Rules:
+    """The table with the file's rows in it. Raises BadInput. An empty text is the built-in table."""
+    if len(text) > MAX_BYTES:
+        raise BadInput(file, f"{len(text)} characters", f"at most {MAX_BYTES} are read")
+    try:
+        loaded = yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        at = f"line {error.problem_mark.line + 1}" if error.problem_mark else "a line"
+        raise BadInput(file, at, f"it must be YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise BadInput(file, "not readable", f"it must be YAML: {str(error).splitlines()[0]}") from None
+    if loaded is None:
+        return BUILT_IN
+    try:
+        given = _File.model_validate(loaded)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        at = ".".join(str(part) for part in first["loc"])
+        raise BadInput(f"{file}: {at}" if at else file, _shown(first["input"]), _allowed(first["msg"])) from None
+    names = {row.name for row in ROWS if row.rank != _OWN}
+    for name in given.disable:
+        if name not in names:
+            raise BadInput(f"{file}: disable", name, f"use a row's name: {', '.join(sorted(names))}")
+    rows = [row for row in ROWS if row.name not in given.disable] + [_row(rule) for rule in given.rules]
+    # Rows of equal rank keep this order: the file's before the built-in one.
+    rows.sort(key=lambda row: (row.rank, row in ROWS))
+    return Rules(tuple(rows), None if given.mixed == "leave" else given.mixed)
+
+
+def _shown(value: Any) -> Any:
+    return value if isinstance(value, str | int | float | bool) or value is None else type(value).__name__
+
+
+def _allowed(message: str) -> str:
+    """pydantic's words as the end of our sentence."""
+    plain = message.removeprefix("Value error, ")
+    return plain[:1].lower() + plain[1:]
+
+
+def _row(rule: _Rule) -> Row:
+    where = next(where for where in _WHERE if getattr(rule, where) is not None)
+    key = str(getattr(rule, where))
+    says = {value.lower(): _SAYS[phase] for value, phase in rule.values.items()}
+    yields = ", ".join(f"{value} = {phase}" for value, phase in rule.values.items())
+    look = _look(where, key, says, rule.name)
+    confidence = Confidence(rule.confidence)
+    return Row(_FIRST[rule.confidence], rule.name, f"{where} `{key}`", yields, confidence, "rule file", look)
+
+
+def _look(where: str, key: str, says: Mapping[str, Says], name: str) -> Look:
+    def look(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+        for value in _values(where, key, pod, calls):
+            found = says.get(value.lower())
+            if found:
+                yield Finding(found, f"rule {name}: {where} {key} {value}")
+
+    return look
+
+
+def _values(where: str, key: str, pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[str]:
+    if where == "label":
+        yield pod.metadata.label(key)
+    elif where == "annotation":
+        yield pod.metadata.annotation(key)
+    elif where == "argument":
+        flag = "--" + key.lstrip("-").replace("_", "-")
+        for call in calls:
+            yield from dict.fromkeys(call.flags.get(flag, ()))
+    else:
+        for container in pod.spec.containers:
+            for variable in container.env or ():
+                if variable.name == key:
+                    yield variable.value

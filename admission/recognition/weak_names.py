@@ -1,0 +1,168 @@
+"""Weak signals: roles in variables and arguments of unknown programs, names of containers and owners, plain engines.
+
+Names were made for people. They count last, only on pods that run an engine or ask for GPUs, and only where they name
+one phase and nothing that would turn its meaning (`prefill-router`, `chunked-prefill`, `prefill-cache`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final
+
+from admission.recognition.command_line import EngineCall
+from admission.recognition.engine_arguments import role_argument, vllm
+from admission.recognition.evidence import Finding, Says, plain_phase
+from admission.recognition.programs import DYNAMO
+from admission.recognition.role_labels import may_serve, serves_language_models, stands_beside_engines, wants_gpu
+from topology.objects import Pod
+
+_ROLE_FLAGS: Final = (
+    *("--role", "--pd-role", "--worker-role", "--worker-type", "--instance-role", "--engine-role"),
+    *("--splitwise-role", "--node-role", "--serving-role"),
+)
+_ROLE_VARIABLES: Final = frozenset(
+    {
+        *("ROLE", "ROLE_NAME", "ROLE_TYPE", "POD_ROLE", "PD_ROLE", "KV_ROLE", "ENGINE_ROLE", "WORKER_ROLE"),
+        *(
+            "WORKER_TYPE",
+            "WORKER_MODE",
+            "SERVER_ROLE",
+            "INSTANCE_ROLE",
+            "INFERENCE_ROLE",
+            "VLLM_ROLE",
+            "VLLM_KV_ROLE",
+            "SERVING_ROLE",
+        ),
+        *("DISAGGREGATION_MODE", "DISAGG_MODE", "SGLANG_DISAGGREGATION_MODE", "DISAGGREGATION_ROLE", "DISAGG_ROLE"),
+    }
+)
+_KV_ROLES: Final = {"kv_producer": Says.PREFILL, "kv_consumer": Says.DECODE}
+_NAME_LABELS: Final = (
+    *("leaderworkerset.sigs.k8s.io/name", "nvidia.com/dynamo-component", "ray.io/group"),
+    *("app.kubernetes.io/name", "app", "model"),
+)
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_SPLIT = re.compile(r"[-_.]+")
+_PHASES: Final = {"prefill": Says.PREFILL, "decode": Says.DECODE}
+# Words that turn the meaning of the one behind or before them.
+_BEFORE: Final = frozenset(
+    {"no", "non", "chunked", "without", "disable", "chunk", "speculative", "prefix", "long", "fast"}
+)
+_AFTER: Final = frozenset(
+    {
+        "cache",
+        "only",
+        "heavy",
+        "bench",
+        "benchmark",
+        "test",
+        "free",
+        "warmer",
+        "warmup",
+        "optimized",
+        "url",
+        "uri",
+        "decode",
+        "prefill",
+    }
+)
+_MAX_VARIABLES: Final = 256
+
+
+def hints(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    """The first kind of hint that names one phase: variables and arguments, then containers, then owners."""
+    engines = [call for call in calls if call.is_engine]
+    if not engines:
+        other = next((call.program.other for call in calls), "")
+        if other:
+            yield Finding(Says.NO_ENGINE, f"{other} in container {calls[0].container}")
+        return
+    known = any(call.program.engine for call in engines)
+    # Dynamo calls the one worker of an aggregated service a decode worker: there a name tells nothing.
+    telling = not any(call.program.engine == DYNAMO for call in engines)
+    names = [*_container_names(engines), *_owner_names(pod)]
+    if not known and any(stands_beside_engines(iter(_words(name))) for _, name in names):
+        yield Finding(Says.NO_ENGINE, f"named {names[0][1]}")
+        return
+    if not known and not wants_gpu(pod):
+        return
+    for where, kind in (
+        ("setting", _settings(pod, calls)),
+        ("container", _named(_container_names(engines))),
+        ("owner", _named(_owner_names(pod))),
+    ):
+        found = list(kind)
+        serves = serves_language_models if where == "owner" else may_serve
+        if any(finding.says is Says.DECODE for finding in found) and not serves(pod, calls):
+            yield Finding(Says.OPEN, found[0].text)  # video, too, is decoded on GPUs
+            return
+        if found:
+            tells = telling and not (where == "owner" and _plainly_aggregated(pod, calls))
+            yield from found if tells else [Finding(Says.OPEN, finding.text) for finding in found]
+            return
+
+
+def aggregated(_pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    """A known engine whose own command line says nothing of separation."""
+    for call in calls:
+        if call.program.engine and call.program.readable:
+            yield Finding(Says.AGGREGATED, f"{call.program.engine} without disaggregation")
+            return
+
+
+def _plainly_aggregated(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:
+    """Its whole command line was seen and hands no KV to anybody: then the name of its owner is just a name."""
+    if any(finding.says is Says.OPEN for finding in vllm(pod, calls)):
+        return False
+    return any(call.program.readable for call in calls)
+
+
+def _settings(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    for call, container in zip(calls, pod.spec.containers, strict=False):
+        if not call.is_engine:
+            continue
+        for flag in _ROLE_FLAGS:
+            for value in call.flags.get(flag, ()):
+                says = role_argument(value)
+                if says:
+                    yield Finding(says, f"argument {flag} {value}")
+        for variable in (container.env or ())[:_MAX_VARIABLES]:
+            if variable.name.upper() in _ROLE_VARIABLES:
+                says = plain_phase(variable.value) or _KV_ROLES.get(variable.value.lower())
+                if says:
+                    yield Finding(says, f"variable {variable.name} {variable.value}")
+
+
+def _container_names(engines: list[EngineCall]) -> list[tuple[str, str]]:
+    return [("container", call.container) for call in engines]
+
+
+def _owner_names(pod: Pod) -> list[tuple[str, str]]:
+    meta = pod.metadata
+    names = [("label " + key, value) for key in _NAME_LABELS if (value := meta.label(key))]
+    name = meta.name or meta.generate_name
+    return [*names, ("pod name", name)] if name else names
+
+
+def _named(names: list[tuple[str, str]]) -> Iterator[Finding]:
+    for where, name in names:
+        says = phase_in_name(name)
+        if says:
+            yield Finding(says, f"{where} {name}")
+
+
+def phase_in_name(name: str) -> Says | None:
+    """`chat-prefill-0` and `VllmPrefillWorker` name prefill; a name with both words, or a turned one, names none."""
+    words = _words(name)
+    found = {word for word in words if word in _PHASES}
+    if len(found) != 1 or stands_beside_engines(iter(words)):
+        return None
+    word = found.pop()
+    at = words.index(word)
+    turned = (at > 0 and words[at - 1] in _BEFORE) or (at + 1 < len(words) and words[at + 1] in _AFTER)
+    return None if turned else _PHASES[word]
+
+
+def _words(name: str) -> list[str]:
+    return _SPLIT.split(_CAMEL.sub("-", name[:253]).lower())

@@ -1,0 +1,1 @@
+"""The admission webhook: reviews, tags, refusals, certificates, and the server."""

@@ -1,0 +1,175 @@
+"""AdmissionReview v1: bytes in, bytes out.
+
+Decides which reviews concern us (the creation of a pod, nothing else) and how a tagging is put into an answer. It
+must never know why a pod is tagged, nor HTTP. A review that is none is BadInput; a pod that cannot be read is
+allowed with a warning, because an inference pod must never be lost to our reading of it.
+"""
+
+from __future__ import annotations
+
+import base64
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+import msgspec
+
+from admission.recognition.signals import BUILT_IN, Rules
+from admission.webhook import json_patch
+from admission.webhook.nonsense import Owner, above_size, nonsense
+from admission.webhook.tagging import Entry, Tagging, sentence, tag
+from topology.bad_input import BadInput
+from topology.objects import Pod
+
+_API_VERSION: Final = "admission.k8s.io/v1"
+_KIND: Final = "AdmissionReview"
+
+
+class Result(StrEnum):
+    """What became of a review; the label of the metric."""
+
+    TAGGED = "tagged"
+    UNTOUCHED = "untouched"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+class _Resource(msgspec.Struct, frozen=True):
+    group: str = ""
+    version: str = ""
+    resource: str = ""
+
+
+class Request(msgspec.Struct, frozen=True, rename="camel"):
+    """The part of an admission request that we read. The object waits undecoded until it is known to be a pod."""
+
+    uid: str
+    operation: str = ""
+    namespace: str = ""
+    sub_resource: str = ""
+    resource: _Resource = _Resource()
+    object: msgspec.Raw = msgspec.Raw(b"null")
+
+    @property
+    def creates_owner(self) -> bool:
+        """A Deployment or StatefulSet, whose template is judged before it makes pods."""
+        owners = self.resource.group == "apps" and self.resource.resource in ("deployments", "statefulsets")
+        return owners and self.operation == "CREATE" and not self.sub_resource
+
+    @property
+    def creates_pod(self) -> bool:
+        """Everything else cannot be tagged: most of a pod is immutable once it exists."""
+        pods = self.resource.group == "" and self.resource.resource == "pods"
+        return pods and self.operation == "CREATE" and not self.sub_resource
+
+
+class _Review(msgspec.Struct, frozen=True, rename="camel"):
+    api_version: str = ""
+    kind: str = ""
+    request: Request | None = None
+
+
+class _Status(msgspec.Struct, frozen=True, omit_defaults=True):
+    message: str
+    code: int = 0
+
+
+class _Response(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    uid: str
+    allowed: bool
+    patch_type: str = ""
+    patch: str = ""
+    status: _Status | None = None
+    warnings: tuple[str, ...] = ()
+
+
+class _Answer(msgspec.Struct, frozen=True, rename="camel"):
+    response: _Response
+    api_version: str = _API_VERSION
+    kind: str = _KIND
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """The body to send and what to count."""
+
+    body: bytes
+    result: Result
+
+
+_REVIEW = msgspec.json.Decoder(_Review)
+_POD = msgspec.json.Decoder(Pod)
+_OWNER = msgspec.json.Decoder(Owner)
+_ENCODER = msgspec.json.Encoder()
+
+
+def decode(body: bytes) -> Request:
+    """The request of a review. Raises BadInput, naming what is wrong, for anything that is no AdmissionReview v1."""
+    try:
+        body.decode()  # the decoder below skips what it does not need, bad bytes included
+        review = _REVIEW.decode(body)
+    except UnicodeDecodeError as error:
+        raise BadInput("body", f"byte {error.start}", "it must be UTF-8") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise BadInput("body", body[:40].decode(errors="replace"), f"it must be an AdmissionReview: {error}") from None
+    if review.api_version != _API_VERSION or review.kind != _KIND:
+        named = f"{review.api_version} {review.kind}".strip()
+        raise BadInput("body", named, f"it must be of {_API_VERSION} {_KIND}")
+    if review.request is None:
+        raise BadInput("request", None, "an AdmissionReview needs one")
+    return review.request
+
+
+def answer(request: Request, entry: Entry, rules: Rules = BUILT_IN) -> Reply:
+    """Decides and encodes. The same request gives the same bytes, dry run or not: nothing else is touched."""
+    if not request.creates_pod:
+        return untouched(request.uid)
+    try:
+        pod = _POD.decode(request.object)
+    except (msgspec.DecodeError, RecursionError) as error:
+        return untouched(
+            request.uid, f"Isochrone cannot read this pod and leaves it alone: {error}"[:240], Result.FAILED
+        )
+    tagging = tag(pod, request.namespace or pod.metadata.namespace, entry, rules)
+    return _encoded(request.uid, tagging)
+
+
+def judged(request: Request) -> Reply:
+    """The validating part: refuses an owner whose template nobody could mean, and says what it can never fulfil."""
+    try:
+        if request.creates_owner:
+            owner = _OWNER.decode(request.object)
+            pod, replicas = owner.template, 1 if owner.spec.replicas is None else owner.spec.replicas
+            # Another owner may bring the rest, and none at all is a way to wait: said, not refused.
+            return _verdict(request.uid, nonsense(pod), tuple(above_size(pod, replicas)) if replicas else ())
+    except (msgspec.DecodeError, RecursionError) as error:
+        return untouched(request.uid, f"Isochrone cannot read this object: {error}"[:240], Result.FAILED)
+    return untouched(request.uid)
+
+
+def _verdict(uid: str, wrong: tuple[BadInput, ...], unwise: tuple[BadInput, ...]) -> Reply:
+    warnings = tuple(sentence(each)[:240] for each in unwise)
+    if not wrong:
+        return Reply(_encode(_Response(uid, True, warnings=warnings)), Result.UNTOUCHED)
+    refused = _Response(uid, False, status=_Status(" ".join(map(sentence, wrong)), 400), warnings=warnings)
+    return Reply(_encode(refused), Result.REFUSED)
+
+
+def untouched(uid: str, warning: str = "", result: Result = Result.UNTOUCHED) -> Reply:
+    """Allowed as it is."""
+    return Reply(_encode(_Response(uid, True, warnings=(warning,) if warning else ())), result)
+
+
+def _encoded(uid: str, tagging: Tagging) -> Reply:
+    if tagging.denied:
+        refused = _Response(uid, False, status=_Status(tagging.denied, 400), warnings=tagging.warnings)
+        return Reply(_encode(refused), Result.REFUSED)
+    if not tagging.ops:
+        return Reply(_encode(_Response(uid, True, warnings=tagging.warnings)), Result.UNTOUCHED)
+    patch = base64.b64encode(json_patch.encode(tagging.ops)).decode()
+    tagged = _Response(uid, True, patch_type="JSONPatch", patch=patch, warnings=tagging.warnings)
+    return Reply(_encode(tagged), Result.TAGGED)
+
+
+def _encode(response: _Response) -> bytes:
+    return _ENCODER.encode(_Answer(response))

@@ -1,0 +1,108 @@
+"""The cards of a node as its agent sees them: what pods can have of each, which are split, how they are joined.
+
+It refines what the node says of itself (topology/gpus/capacity.py): the driver's own part of the memory is known only
+here, and so is a card in MIG mode that the list of whole GPUs still counts. Readings that change by the second are not
+kept, so that a node table lives as long as its hardware.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from topology.facts.report import Distance, Gpu, Health, NodeFacts, Remote
+from topology.gpus.capacity import NodeCards
+from topology.gpus.forms import WHOLE
+from topology.gpus.sets import MOST_GPUS, NodeLinks
+from topology.graph.link_words import PIX, SELF, UNKNOWN, nvlink
+
+_MIB: Final = 2**20
+_STEP_MIB: Final = 64
+"""The driver's part is rounded up to this: it moves by a few MiB, for which no table of nodes should be made anew."""
+
+_WORD: Final = {Distance.SAME: PIX}
+_NEAR: Final = (Distance.SAME, Distance.PIX, Distance.PXB)
+"""A network card this near is beside the GPU: their traffic does not cross the host bridge."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCards:
+    """GPUs by index. `usable_mib` is 0 where no memory is told; `split` are those in MIG mode."""
+
+    uuids: tuple[str, ...] = ()
+    usable_mib: tuple[int, ...] = ()
+    split: tuple[bool, ...] = ()
+    healthy: tuple[bool, ...] = ()
+    links: NodeLinks | None = None
+
+    @property
+    def all_split(self) -> bool:
+        """No whole GPU is left."""
+        return bool(self.split) and all(self.split)
+
+    def refine(self, cards: NodeCards) -> NodeCards:
+        """The node's cards with what was seen: memory by UUID, or by index where the node gives out whole GPUs."""
+        if cards.listed:
+            seen = dict(zip(self.uuids, self.usable_mib, strict=True))
+            memory = tuple(
+                min(mib, seen.get(uuid) or mib) for uuid, mib in zip(cards.uuids, cards.memory_mib, strict=True)
+            )
+            return replace(cards, memory_mib=memory)
+        whole = [i for i, split in enumerate(self.split) if not split and self.healthy[i]]
+        if cards.kind != WHOLE.name or cards.replicas > 1 or len(whole) != len(cards.memory_mib):
+            return cards
+        links = self.links if len(whole) == len(self.uuids) else None
+        return replace(
+            cards,
+            memory_mib=tuple(self.usable_mib[i] or cards.memory_mib[at] for at, i in enumerate(whole)),
+            uuids=tuple(self.uuids[i] for i in whole),
+            links=links,
+        )
+
+
+def seen_cards(facts: NodeFacts) -> SeenCards:
+    """From one agent's facts; nothing where it sees no GPU."""
+    gpus = sorted(facts.gpus, key=lambda g: (g.index is None, g.index, g.uuid))
+    told = {m.uuid: m for m in facts.memory}
+    usable = []
+    for gpu in gpus:
+        memory = told.get(gpu.uuid)
+        total = 0 if memory is None or memory.total_bytes is None else memory.total_bytes // _MIB
+        kept = 0 if memory is None or memory.reserved_bytes is None else -(-memory.reserved_bytes // _MIB)
+        usable.append(max(0, total - -(-kept // _STEP_MIB) * _STEP_MIB))
+    return SeenCards(
+        uuids=tuple(gpu.uuid for gpu in gpus),
+        usable_mib=tuple(usable),
+        split=tuple(gpu.mig is not None and gpu.mig.enabled for gpu in gpus),
+        healthy=tuple(gpu.health is Health.HEALTHY for gpu in gpus),
+        links=_links(facts, gpus) if len(gpus) <= MOST_GPUS else None,
+    )
+
+
+def _links(facts: NodeFacts, gpus: list[Gpu]) -> NodeLinks:
+    pairs = {frozenset((p.a, p.b)): p.distance for p in facts.pairs}
+    words = tuple(
+        tuple(SELF if a is b else _word(a, b, pairs.get(frozenset((a.uuid, b.uuid)))) for b in gpus) for a in gpus
+    )
+    nics = sorted((n for n in facts.nics if n.rdma), key=lambda n: n.name)
+    live = [n for n in nics if any(port.active for port in n.ports)]
+    rails: list[int | None] = []
+    for gpu in gpus:
+        near = [
+            (_NEAR.index(distance), rail)
+            for rail, nic in enumerate(nics)
+            if nic in live
+            for uuid, distance in nic.gpus
+            if uuid == gpu.uuid and distance in _NEAR
+        ]
+        rails.append(min(near)[1] if near else None)
+    return NodeLinks(words, tuple(gpu.numa_node for gpu in gpus), tuple(rails), rails_known=bool(nics))
+
+
+def _word(a: Gpu, b: Gpu, distance: Distance | None) -> str:
+    """NVLink where both have links to a switch or to each other, else PCIe; of two counts the smaller one."""
+    direct = sum(1 for link in a.nvlinks if link.active and link.remote_bus_id == b.bus_id and b.bus_id)
+    switched = [sum(1 for link in g.nvlinks if link.active and link.remote is Remote.SWITCH) for g in (a, b)]
+    if direct or min(switched):
+        return nvlink(direct or min(switched))
+    return UNKNOWN if distance is None else _WORD.get(distance, distance.value)

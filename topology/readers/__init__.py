@@ -1,0 +1,1 @@
+"""Files and outputs of other tools, each read by one pure module or refused with line and reason."""

@@ -1,0 +1,220 @@
+"""YAML and JSON as plain values that know their line, bounded: in depth, in number, and without aliases or tags.
+
+It decides what YAML and JSON is accepted at all; it never knows what a key means. Scalars stay text (`tier: 1` is "1"),
+so that a name like 007 or `no` is not turned into something else. An alias is refused because ten lines of them can
+stand for a billion values.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import yaml
+
+from topology.bad_input import BadInput
+from topology.graph.parts import bad
+
+MAX_DEPTH: Final = 32
+MAX_VALUES: Final = 400_000
+MAX_SCALAR_CHARS: Final = 65_536
+
+_Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TOKEN = re.compile(
+    r"""[ \t\n\r]*+(?: [{}\[\],:] | "(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*+"
+    | -?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)? | true | false | null | $)""",
+    re.VERBOSE | re.ASCII,
+)
+
+
+@dataclass(slots=True)
+class Value:
+    """A mapping, a list, a text, or None for null and for nothing."""
+
+    data: dict[str, Value] | list[Value] | str | None
+    line: int
+
+    def mapping(self, what: str) -> dict[str, Value]:
+        """The value as a mapping."""
+        if not isinstance(self.data, dict):
+            raise bad(self.line, what, self.shown(), "it is a mapping of keys to values")
+        return self.data
+
+    def items(self, what: str) -> list[Value]:
+        """The value as a list."""
+        if not isinstance(self.data, list):
+            raise bad(self.line, what, self.shown(), "it is a list")
+        return self.data
+
+    def text(self, what: str) -> str:
+        """The value as text."""
+        if not isinstance(self.data, str):
+            raise bad(self.line, what, self.shown(), "it is text")
+        return self.data
+
+    def whole(self, what: str, low: int, high: int) -> int:
+        """The value as a whole number between two bounds."""
+        said = self.text(what)
+        if not re.fullmatch(r"-?[0-9]{1,12}", said, re.ASCII) or not low <= int(said) <= high:
+            raise bad(self.line, what, said, f"it is a number from {low} to {high}")
+        return int(said)
+
+    def get(self, key: str, what: str = "") -> Value | None:
+        """The value of a key of this mapping, None if it is not there or null."""
+        found = self.mapping(what or "value").get(key)
+        return None if found is None or found.data is None else found
+
+    def need(self, key: str, what: str) -> Value:
+        """The value of a key that must be there."""
+        found = self.get(key, what)
+        if found is None:
+            raise bad(self.line, f"{key} of {what}", "missing", "it is needed here")
+        return found
+
+    def shown(self) -> str:
+        """A few words for a sentence about it."""
+        if isinstance(self.data, dict):
+            return "a mapping"
+        if isinstance(self.data, list):
+            return "a list"
+        return "nothing" if self.data is None else self.data
+
+
+class _Builder:
+    """Puts values into one another as they come, and counts them."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[Value, Value | None]] = []  # a container, and in a mapping the key that waits
+        self.root: Value | None = None
+        self.count = 0
+
+    def add(self, value: Value, *, opens: bool = False) -> None:
+        self.count += 1
+        if self.count > MAX_VALUES:
+            raise bad(value.line, "number of values", f"above {MAX_VALUES}", "split the file")
+        if isinstance(value.data, str) and len(value.data) > MAX_SCALAR_CHARS:
+            raise bad(value.line, "length of a text", len(value.data), f"at most {MAX_SCALAR_CHARS} characters")
+        if not self.open:
+            self.root = value
+        else:
+            container, key = self.open[-1]
+            if isinstance(container.data, list):
+                container.data.append(value)
+            elif key is None:
+                if not isinstance(value.data, str):
+                    raise bad(value.line, "key", value.shown(), "a key is text")
+                self.open[-1] = (container, value)
+            else:
+                assert isinstance(container.data, dict)
+                assert isinstance(key.data, str)
+                if key.data in container.data:
+                    raise bad(key.line, "key", key.data, "it is there twice; every key stands once")
+                container.data[key.data] = value
+                self.open[-1] = (container, None)
+        if opens:
+            if len(self.open) >= MAX_DEPTH:
+                raise bad(value.line, "nesting", f"above {MAX_DEPTH}", "no known file is nested so deep")
+            self.open.append((value, None))
+
+
+def yaml_documents(text: str) -> list[Value]:
+    """Every document of a YAML text. Raises BadInput with line and reason."""
+    found: list[Value] = []
+    builder = _Builder()
+    try:
+        loader = _Loader(text)
+        while loader.check_event():
+            event = loader.get_event()
+            line = event.start_mark.line + 1 if event.start_mark else 0
+            if isinstance(event, yaml.AliasEvent):
+                raise bad(line, "alias", f"*{event.anchor}", "write the value out")
+            if isinstance(event, yaml.ScalarEvent):
+                plain_null = not event.style and event.value in ("", "~", "null", "Null", "NULL")
+                _no_tag(event.tag, line)
+                builder.add(Value(None if plain_null else event.value, line))
+            elif isinstance(event, yaml.MappingStartEvent):
+                _no_tag(event.tag, line)
+                builder.add(Value({}, line), opens=True)
+            elif isinstance(event, yaml.SequenceStartEvent):
+                _no_tag(event.tag, line)
+                builder.add(Value([], line), opens=True)
+            elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
+                builder.open.pop()
+            elif isinstance(event, yaml.DocumentEndEvent) and builder.root is not None:
+                if builder.root.data is not None:
+                    found.append(builder.root)
+                builder.root = None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise BadInput(f"line {mark.line + 1 if mark else 1}: YAML", error.problem or "wrong", "mend it") from None
+    except yaml.YAMLError as error:
+        raise BadInput("line 1: YAML", str(error).split("\n", 1)[0], "mend it") from None
+    return found
+
+
+def _no_tag(tag: str | None, line: int) -> None:
+    if tag is not None and tag != "!":
+        raise bad(line, "tag", tag, "leave tags out")
+
+
+def json_document(text: str) -> Value:
+    """The value of a JSON text. Raises BadInput with line and reason."""
+    builder = _Builder()
+    line, expect = 1, "value"
+    for token, line in _tokens(text):
+        first = token[0]
+        if first in "}]":
+            container = builder.open[-1][0] if builder.open else None
+            closes = isinstance(container.data, dict if first == "}" else list) if container else False
+            # A comma may not stand before the end, a key may not be without its value.
+            if not closes or expect not in ("comma", "first"):
+                raise bad(line, "JSON", token, "nothing that it closes is open here")
+            builder.open.pop()
+            expect = "comma"
+        elif first == ",":
+            if expect != "comma" or not builder.open:
+                raise bad(line, "JSON", token, "a comma stands between two values")
+            expect = "key" if isinstance(builder.open[-1][0].data, dict) else "value"
+        elif first == ":":
+            if expect != "colon":
+                raise bad(line, "JSON", token, "a colon stands between a key and its value")
+            expect = "value"
+        else:
+            inside = builder.open[-1][0].data if builder.open else None
+            a_key = isinstance(inside, dict) and expect in ("key", "first")
+            if expect in ("comma", "colon") or (a_key and first != '"') or (not builder.open and builder.root):
+                raise bad(line, "JSON", token, "a comma, a colon or a bracket is missing before it")
+            builder.add(_json_value(token, line), opens=first in "{[")
+            expect = "first" if first in "{[" else "colon" if a_key else "comma"
+    if builder.open or builder.root is None:
+        raise bad(line, "JSON", "the end of the file", "a bracket is still open, or there is nothing at all")
+    return builder.root
+
+
+def _json_value(token: str, line: int) -> Value:
+    if token[0] == "{":
+        return Value({}, line)
+    if token[0] == "[":
+        return Value([], line)
+    if token[0] == '"':
+        return Value(json.loads(token) if "\\" in token else token[1:-1], line)
+    return Value(None if token[0] == "n" else token, line)
+
+
+def _tokens(text: str) -> Iterator[tuple[str, int]]:
+    at, line = 0, 1
+    while True:
+        match = _TOKEN.match(text, at)
+        if match is None:
+            line += text[at : len(text) - len(text[at:].lstrip())].count("\n")
+            raise bad(line, "JSON", text[at:].lstrip()[:20].split("\n", 1)[0], "it is no part of JSON")
+        at = match.end()
+        token = match[0].lstrip()
+        if len(token) < len(match[0]):
+            line += match[0].count("\n")
+        if not token:
+            return
+        yield token, line

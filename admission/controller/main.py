@@ -11,6 +11,7 @@ import gc
 import importlib.metadata
 import logging
 from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 from admission.controller.agent_ages import AgentAges
@@ -62,6 +63,15 @@ _WORKLOADS = {
     "statefulsets": "/apis/apps/v1/statefulsets",
     "leaderworkersets": "/apis/leaderworkerset.x-k8s.io/v1/leaderworkersets",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """Where the controller listens, with the ports that the system chose."""
+
+    extender: HostPort
+    health: HostPort
+    hub: HostPort | None
 
 
 class Controller:
@@ -298,7 +308,7 @@ def _pairs(changes: Sequence[Change[T]]) -> list[tuple[T | None, T | None]]:
 
 
 @contextlib.asynccontextmanager
-async def _hub(controller: Controller, settings: ControllerSettings, where: HostPort) -> AsyncIterator[None]:
+async def _hub(controller: Controller, settings: ControllerSettings, where: HostPort) -> AsyncIterator[HostPort]:
     """The server for node agents; gRPC is imported only where it is used (12 MB)."""
     from topology.facts import hub
 
@@ -314,15 +324,19 @@ async def _hub(controller: Controller, settings: ControllerSettings, where: Host
     controller.probes = probes
     controller.metrics.follow_hub(controller.agents, served)
     async with hub.listening(served, where.host, where.port, settings.hub_tls_dir) as port:
-        log.info("agents report to %s", HostPort(where.host, port))
+        bound = HostPort(where.host, port)
+        log.info("agents report to %s", bound)
         async with background(probes.run()), background(controller.ages.run()):
-            yield
+            yield bound
 
 
 async def serve(
-    settings: ControllerSettings, ready: Callable[[], None] | None = None, *, stop: asyncio.Event | None = None
+    settings: ControllerSettings, ready: Callable[[Listening], None] | None = None, *, stop: asyncio.Event | None = None
 ) -> None:
-    """Runs until SIGTERM, SIGINT or `stop`. Raises BadInput for settings that cannot work."""
+    """Runs until SIGTERM, SIGINT or `stop`; `ready` is called once Volcano and probes are answered.
+
+    Raises BadInput for settings that cannot work.
+    """
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
     stop = stop or asyncio.Event()
     async with contextlib.AsyncExitStack() as stack:
@@ -334,7 +348,7 @@ async def serve(
         )
         controller = Controller(api, settings)
         health = health_app(controller.metrics.registry, controller.checks)
-        await stack.enter_async_context(listening(health, settings.health_listen, "HEALTH_LISTEN"))
+        probed = await stack.enter_async_context(listening(health, settings.health_listen, "HEALTH_LISTEN"))
         extender = build_app(
             controller,
             controller.decisions,
@@ -343,13 +357,14 @@ async def serve(
             metrics=ExtenderMetrics(controller.metrics.registry),
         )
         where = settings.extender_listen
-        host, port = await stack.enter_async_context(extender_listening(extender, where.host, where.port))
-        log.info("answering Volcano on %s", HostPort(host, port))
+        asked = HostPort(*await stack.enter_async_context(extender_listening(extender, where.host, where.port)))
+        log.info("answering Volcano on %s, probes and metrics on %s", asked, probed)
+        hub = None
         if settings.hub_listen is not None:
-            await stack.enter_async_context(_hub(controller, settings, settings.hub_listen))
+            hub = await stack.enter_async_context(_hub(controller, settings, settings.hub_listen))
         running = await stack.enter_async_context(background(controller.run()))
         if ready:
-            ready()
+            ready(Listening(asked, probed, hub))
         running.add_done_callback(lambda _: stop.set())
         await stop.wait()
         if running.done():

@@ -147,6 +147,7 @@ async def serve(
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(stopped_by_signals(stop))
         health = await stack.enter_async_context(listening(webhook.health(), settings.health_listen, "HEALTH_LISTEN"))
+        log.info("probes and metrics on %s", health)
         loaded = asyncio.Event()
         source = await stack.enter_async_context(_source(settings))
         await stack.enter_async_context(background(certificate_store.keep(source, webhook.serving, loaded)))
@@ -155,7 +156,7 @@ async def serve(
             return
         tls = webhook.serving.context
         bound = await stack.enter_async_context(listening(webhook.admission(), settings.listen, "LISTEN", tls))
-        log.info("answering reviews on %s, probes and metrics on %s", bound, health)
+        log.info("answering reviews on %s", bound)
         if ready:
             ready(Listening(bound, health))
         await stop.wait()

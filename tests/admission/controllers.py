@@ -178,7 +178,7 @@ def bind_released(cluster: FileCluster) -> list[str]:
     return bound
 
 
-async def all_finish(cluster: FileCluster, pods: int, limit_s: float) -> None:
+async def all_finish(cluster: FileCluster, pods: int) -> None:
     """Whoever is released is bound and ends at once, until so many have; no node is ever promised twice."""
     done: set[str] = set()
 
@@ -189,7 +189,7 @@ async def all_finish(cluster: FileCluster, pods: int, limit_s: float) -> None:
         return len(done) == pods
 
     with never_overbooked(cluster):
-        await until(turn, limit_s)
+        await until(turn)
 
 
 def explained(pod: Raw) -> bool:

@@ -18,6 +18,7 @@ import msgspec
 from admission.settings import HostPort, WebhookSettings
 from admission.webhook.certificates import Bundle, issue
 from admission.webhook.server import Listening, serve
+from tests.topology.list_watch_server import LIMIT_S
 from topology import clock
 
 NAME = "isochrone-webhook.isochrone-system.svc"
@@ -78,7 +79,7 @@ async def running(settings: WebhookSettings, ca: bytes) -> AsyncIterator[Running
     up: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
     task = asyncio.create_task(serve(settings, up.set_result, stop=stop))
-    async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+    async with asyncio.timeout(LIMIT_S), aiohttp.ClientSession() as session:
         both: set[asyncio.Future[Any]] = {up, task}
         await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
         if task.done():

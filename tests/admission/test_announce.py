@@ -34,7 +34,7 @@ from tests.admission.controllers import (
 )
 from tests.admission.held_pods import CHAT, NAMESPACE, held
 from tests.admission.pods import Raw
-from tests.topology.list_watch_server import running, until
+from tests.topology.list_watch_server import LIMIT_S, running, until
 from topology.kube.events import EventSink
 from topology.labels import CONFLICT, DECISION, ENABLED, GATE, HOSTNAME, PLACEMENT, REACH_MODE, SIGNAL
 
@@ -72,7 +72,7 @@ async def test_placed_is_said_after_the_binding_and_not_before(cluster: FileClus
     async with controlling(cluster, tmp_path) as controller:
         node = await planned_pair(cluster)
         assert annotation(cluster, "d0").startswith("planned")
-        assert await controller.events.drain(1.0)
+        assert await controller.events.drain(LIMIT_S)
         assert cluster.objects("events") == []
         before = len(writes(cluster))
         bind_released(cluster)
@@ -172,7 +172,7 @@ async def test_a_preferred_pair_too_far_apart_is_no_breach(cluster: FileCluster,
         cluster.bind(NAMESPACE, "p0", "n1")
         cluster.bind(NAMESPACE, "d0", "z-far")
         await until(lambda: reasons(cluster, "p0") == reasons(cluster, "d0") == ["Placed"])
-        assert await controller.events.drain(1.0)
+        assert await controller.events.drain(LIMIT_S)
     assert "2.00 ms from prefill p0" in events(cluster, "d0")[0][1]
     assert reasons(cluster, "d0") == ["Placed"]
 
@@ -212,7 +212,7 @@ async def test_a_pod_that_passed_no_webhook_is_told_once(cluster: FileCluster, t
         cluster.cut_watches()
         create(cluster, untagged("d9"))
         await until(lambda: reasons(cluster, "d9") == ["NotRecognised"])
-        assert await controller.events.drain(1.0)
+        assert await controller.events.drain(LIMIT_S)
     assert [event["count"] for event in cluster.objects("events")] == [1, 1]
     assert "placed by other alone" in events(cluster, "d0")[0][1]
     assert writes(cluster) == []
@@ -288,7 +288,7 @@ async def test_words_that_wait_are_bounded_and_the_newest_stay(tmp_path: Path, m
         announcer.held(*plan_of(controller))
         async with running(announcer.run()), running(sink.run()):
             await until(lambda: len(writes(cluster)) == 3)
-            assert await sink.drain(5.0)
+            assert await sink.drain(LIMIT_S)
         assert sorted(name for _, name in writes(cluster)) == ["d7", "d8", "p0"]
         assert all(reasons(cluster, p["metadata"]["name"]) == ["InsufficientGPU"] for p in pods_of(cluster))
 
@@ -305,5 +305,5 @@ async def test_any_trace_of_the_webhook_will_do(cluster: FileCluster, tmp_path: 
     async with controlling(cluster, tmp_path) as controller:
         create(cluster, pod, untagged("d1"))
         await until(lambda: reasons(cluster, "d1") == ["NotRecognised"])
-        assert await controller.events.drain(1.0)
+        assert await controller.events.drain(LIMIT_S)
         assert reasons(cluster, "d0") == []

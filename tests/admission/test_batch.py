@@ -27,7 +27,7 @@ from tests.admission.controllers import (
     writes,
 )
 from tests.admission.held_pods import NAMESPACE, held
-from tests.topology.list_watch_server import until
+from tests.topology.list_watch_server import LIMIT_S, until
 from topology.clock import monotonic_s
 from topology.labels import GROUP_NAME, HOSTNAME, MIN_DECODE, REACH
 
@@ -140,19 +140,17 @@ async def test_held_news_is_told_once_while_it_stays_the_same(cluster: FileClust
             plans = controller.batch.plans
             cluster.change("nodes", "", "far", {"metadata": {"labels": {"touched": str(turn)}}})
             await planned_again(controller, plans)
-        assert await controller.events.drain(2.0)
+        assert await controller.events.drain(LIMIT_S)
     assert sorted(writes(cluster)) == [("pod", "d0"), ("pod", "p0")]
     assert [event["count"] for event in cluster.objects("events")] == [1, 1]
 
 
-async def test_a_held_gang_is_placed_within_a_second_of_a_fitting_node(cluster: FileCluster, tmp_path: Path) -> None:
+async def test_a_held_gang_is_placed_for_the_news_of_a_fitting_node(cluster: FileCluster, tmp_path: Path) -> None:
     create(cluster, held("p0", gpus=2), held("d0", gpus=6))
-    async with controlling(cluster, tmp_path) as controller:
+    async with controlling(cluster, tmp_path, retry_s=3600) as controller:
         await until(lambda: controller.batch.held_gangs() == 1)
-        added_s = monotonic_s()
         cluster.create("nodes", FileCluster([{**NODES[0], "name": "n3", "gpus": 8}]).objects("nodes")[0])
         await until(lambda: "isochrone-chat" in groups(cluster))
-        assert monotonic_s() - added_s < 1.0
         assert released(cluster)["d0"] == "n3"
         assert controller.batch.held_gangs() == 0
 
@@ -174,7 +172,6 @@ async def test_one_phase_alone_waits_for_its_partner_and_says_so_in_time(cluster
         came_s = monotonic_s()
         create(cluster, held("p0"))
         await until(lambda: controller.batch.plans > 0)
-        assert reasons(cluster, "p0") == []
         await until(lambda: reasons(cluster, "p0") == ["WaitingForPartner"])
         assert monotonic_s() - came_s >= 0.4
         assert gated(cluster) == {"p0"}
@@ -206,7 +203,7 @@ async def test_whoever_does_not_fit_beyond_the_minimum_waits_alone(tmp_path: Pat
         assert bind_released(cluster)
         assert gated(cluster) == left
         for name in left:
-            assert reasons(cluster, name) == ["InsufficientGPU"]
+            await until(lambda name=name: reasons(cluster, name) == ["InsufficientGPU"])  # type: ignore[misc]
             assert "has its minimum" in events(cluster, name)[0][1]
         # One that runs ends: its room is for one of those that wait.
         done = next(name for name in released(cluster) if name.startswith("d"))

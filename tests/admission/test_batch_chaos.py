@@ -35,7 +35,6 @@ NODES = [
     {"name": "n3", "zone": "b", "leaf": "m1", "gpus": 4},
 ]
 STEPS = 60
-PATIENCE_S = 15.0
 
 
 class Chaos:
@@ -132,7 +131,7 @@ async def test_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int)
                     if steps == STEPS:
                         # No fresh start at the end, which would hide whatever this one has forgotten.
                         cluster._failures.clear()
-                        await until(lambda c=controller: settled(cluster, c), PATIENCE_S)  # type: ignore[misc]
+                        await until(lambda c=controller: settled(cluster, c))  # type: ignore[misc]
                         nothing_is_leaked(cluster, controller)
 
 

@@ -110,7 +110,7 @@ async def test_a_pod_that_is_gone_before_its_release_holds_back_the_others(
 
         interrupted(controller).after = gone
         create(cluster, held("p0"), held("d0"))
-        await until(lambda: controller.batch.plans == 2)  # the rest is asked again, and waits for its partner
+        await until(lambda: controller.batch.plans >= 2)  # the rest is asked again, and waits for its partner
         assert used(controller) == 0
         assert gated(cluster) == {"p0"}
         interrupted(controller)
@@ -185,7 +185,7 @@ async def test_while_nobody_can_say_whether_it_was_released_a_pod_keeps_its_room
             await until(lambda: not gated(cluster) & {"p0", "d0"})
             keeper.before = None
             cluster.change("nodes", "", "n1", {"metadata": {"labels": {"news": "yes"}}})
-            await until(lambda: "isochrone-chat" in groups(cluster), 10)
+            await until(lambda: "isochrone-chat" in groups(cluster))
         assert gated(cluster) == {"p1", "d1"}
         assert used(controller) == 2
 

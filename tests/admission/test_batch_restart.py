@@ -95,7 +95,7 @@ async def test_a_third_one_finds_nothing_to_do(cluster: FileCluster, tmp_path: P
     done = len(writes(cluster))
     async with controlling(cluster, tmp_path) as third:
         create(cluster, held("p9", gang="other"))
-        await until(lambda: third.batch.plans == 1)
+        await until(lambda: third.batch.plans >= 1)
     assert len(writes(cluster)) == done
 
 

@@ -119,7 +119,7 @@ async def test_c056_sixty_gangs_of_all_sizes_finish(tmp_path: Path) -> None:
     ):
         for i in range(60):
             create(cluster, *(held(f"{half}-g{i:02}", gang=f"g{i:02}", gpus=1 + i % 4) for half in "pd"))
-        await all_finish(cluster, 120, 60)
+        await all_finish(cluster, 120)
 
 
 async def test_c058_pods_without_their_group_are_repaired_after_a_restart(cluster: FileCluster, tmp_path: Path) -> None:

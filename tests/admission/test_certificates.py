@@ -15,6 +15,7 @@ from cryptography import x509
 from admission.webhook.certificate_store import Folder, Secret, keep
 from admission.webhook.certificates import Bundle, ServingCertificate, issue, service_names, why_replace
 from tests.admission.fake_api import SECRET, FakeApi
+from tests.topology.list_watch_server import LIMIT_S
 from topology import clock
 from topology.bad_input import BadInput
 from topology.kube.errors import ApiError, ApiUnreachable
@@ -214,7 +215,7 @@ async def test_keeping_goes_on_after_a_failure() -> None:
 
     shaky, serving, loaded = Shaky(), ServingCertificate(), asyncio.Event()
     task = asyncio.create_task(keep(shaky, serving, loaded, first_pause_s=0.001, last_pause_s=0.001))
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(LIMIT_S):
         await loaded.wait()
     assert serving.ready
     assert serving.problem == ""

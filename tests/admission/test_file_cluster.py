@@ -12,7 +12,7 @@ import pytest
 
 from admission.demo.cluster_kinds import Refused
 from admission.demo.file_cluster import FileCluster
-from tests.topology.list_watch_server import running, until
+from tests.topology.list_watch_server import LIMIT_S, running, until
 from topology.kube.api import ApiError, ApiFailure, ApiUnreachable, KubeApi
 from topology.kube.events import NORMAL, EventSink, Involved
 from topology.kube.informer import Informer, InformerSettings
@@ -307,9 +307,9 @@ async def test_a_watch_that_is_left_behind_is_told_to_list_again(tmp_path: Path)
         version = cluster.objects("nodes")[0]["metadata"]["resourceVersion"]
         for name in "abcdef":
             cluster.create_pod(pod(name))
-        stream = api.watch_lines(PODS, params={"resourceVersion": version}, silence_s=5)
+        stream = api.watch_lines(PODS, params={"resourceVersion": version}, silence_s=LIMIT_S)
         with pytest.raises(ApiError) as error:
-            await asyncio.wait_for(anext(stream), 5)
+            await asyncio.wait_for(anext(stream), LIMIT_S)
         assert error.value.gone
 
 
@@ -343,8 +343,8 @@ async def test_events_are_kept_and_found_by_uid(cluster: FileCluster, api: KubeA
     about = Involved("Pod", "v1", "team", "p", uid)
     async with running(sink.run()):
         sink.post(about, NORMAL, "Placed", "first", key="k", window_s=0.0)
-        assert await sink.drain(5.0)
+        assert await sink.drain(LIMIT_S)
         sink.post(about, NORMAL, "Placed", "second", key="k", window_s=0.0)
-        assert await sink.drain(5.0)
+        assert await sink.drain(LIMIT_S)
     (event,) = cluster.events_of(uid)
     assert (event["reason"], event["message"], event["count"]) == ("Placed", "second", 2)

@@ -38,7 +38,6 @@ NODES: list[Raw] = [
 ]
 KINDS = ("plain", "near", "memory", "mig", "lws", "vip", "small")
 STEPS = 80
-PATIENCE_S = 15.0
 
 
 class World:
@@ -313,11 +312,11 @@ async def the_end(world: World, controller: Controller) -> None:
         return not why[0]
 
     try:
-        await until(settled, PATIENCE_S)
+        await until(settled)
     except TimeoutError:
         raise AssertionError(why[0]) from None
     with contextlib.suppress(TimeoutError):
-        await until(lambda: all(reasons(cluster, name) for name in gated(cluster)), 3)
+        await until(lambda: all(reasons(cluster, name) for name in gated(cluster)))
     assert {n for n in gated(cluster) if not reasons(cluster, n)} == set(), "held, and nobody says why"
     for pod in pods_of(cluster):
         world.remove("pods", NAMESPACE, pod["metadata"]["name"])

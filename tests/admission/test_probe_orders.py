@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from admission.controller.probe_orders import ProbeOrders
 from tests.scheduler.clusters import node
+from tests.topology.list_watch_server import until
 from topology.agent.prober import Prober
 from topology.agent.settings import AgentSettings
 from topology.clock import wall_time_s
@@ -65,10 +66,7 @@ async def test_an_order_becomes_reach() -> None:
         prober = probers[order.node]
         prober.take(wire.ProbeOrders(orders=[replace_link(sent)]))
         running = asyncio.create_task(prober.run())
-        for _ in range(400):
-            if told:
-                break
-            await asyncio.sleep(0.025)
+        await until(lambda: bool(told))
         running.cancel()
         [facts] = told
         state.apply_facts(order.node, FACTS, facts)

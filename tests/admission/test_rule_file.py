@@ -13,6 +13,7 @@ from admission.recognition.signals import BUILT_IN, Confidence, Rules, read_phas
 from admission.serving import background
 from admission.webhook.tagging import Entry, tag
 from tests.admission.pods import CONSUMER, decoded, raw_pod
+from tests.topology.list_watch_server import LIMIT_S
 from topology.bad_input import BadInput
 
 STAGES = """
@@ -125,7 +126,7 @@ async def test_a_change_is_noticed_while_the_process_runs(tmp_path: Path) -> Non
     file = tmp_path / "rules.yaml"
     file.write_text("")
     watch = RulesInUse(str(file))
-    async with background(watch.keep(every_s=0.005)), asyncio.timeout(10):
+    async with background(watch.keep(every_s=0.005)), asyncio.timeout(LIMIT_S):
         file.write_text("mixed: decode")
         while watch.rules.mixed_as != "decode":  # noqa: ASYNC110  # a file has no event
             await asyncio.sleep(0.005)

@@ -242,6 +242,6 @@ def test_garbage_never_raises(command: list[str], args: list[str], script: str) 
 )
 def test_huge_arguments_cost_little(text: str) -> None:
     pod = decoded(raw_pod(command=["sh", "-c"], args=[text] * 3))
-    started = time.perf_counter()
+    started_s = time.process_time()
     read_phase(pod)
-    assert time.perf_counter() - started < 0.5
+    assert time.process_time() - started_s < 10.0  # it takes a hundredth; a pair of nested loops takes hours

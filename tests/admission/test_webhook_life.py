@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 import base64
 import contextlib
+import logging
 import os
+import re
 import signal
 import socket
 import ssl
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -26,6 +29,7 @@ from admission.webhook.server import Listening, serve
 from tests.admission.fake_api import HOOKS, SECRET, FakeApi
 from tests.admission.pods import raw_pod
 from tests.admission.running import LOOPBACK, Running, fresh, review_of, write
+from tests.topology.list_watch_server import LIMIT_S, until
 from topology import clock
 from topology.bad_input import BadInput
 from topology.kube.errors import ApiError
@@ -44,23 +48,20 @@ async def test_an_address_in_use_is_one_sentence(tmp_path: Path) -> None:
             await serve(settings)
 
 
-async def test_without_a_certificate_it_says_so_and_stops_when_asked(tmp_path: Path) -> None:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    settings = load(
-        WebhookSettings, listen=LOOPBACK, health_listen=HostPort("127.0.0.1", port), cert_dir=str(tmp_path), drain="1ms"
-    )
+async def test_without_a_certificate_it_says_so_and_stops_when_asked(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "admission.webhook.server")
+    settings = load(WebhookSettings, listen=LOOPBACK, health_listen=LOOPBACK, cert_dir=str(tmp_path), drain="1ms")
     stop = asyncio.Event()
     task = asyncio.create_task(serve(settings, stop=stop))
-    async with asyncio.timeout(10), aiohttp.ClientSession() as session:
-        text = ""
+    async with asyncio.timeout(LIMIT_S), aiohttp.ClientSession() as session:
+        await until(lambda: bool(caplog.messages))
+        where, text = health_of(caplog.text), ""
         while "tls.crt" not in text:
-            await asyncio.sleep(0.01)
-            with contextlib.suppress(aiohttp.ClientConnectionError):
-                async with session.get(f"http://127.0.0.1:{port}/readyz") as answer:
-                    assert answer.status == 503
-                    text = await answer.text()
+            async with session.get(f"http://{where}/readyz") as answer:
+                assert answer.status == 503
+                text = await answer.text()
         assert text.startswith("certificate: ISOCHRONE_CERT_DIR is ")
         stop.set()
         await task
@@ -109,7 +110,7 @@ async def test_its_own_certificate_through_the_api_server(tmp_path: Path) -> Non
         stop = asyncio.Event()
         up: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(serve(settings, up.set_result, stop=stop))
-        async with asyncio.timeout(20), aiohttp.ClientSession() as session:
+        async with asyncio.timeout(LIMIT_S), aiohttp.ClientSession() as session:
             at = await up
             announced = fake.objects[HOOKS]["webhooks"][1]["clientConfig"]["caBundle"]
             assert announced == fake.objects[SECRET]["data"]["ca.crt"]
@@ -122,31 +123,37 @@ async def test_its_own_certificate_through_the_api_server(tmp_path: Path) -> Non
         await runner.cleanup()
 
 
-@pytest.fixture
-def process(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[bytes], int]]:
-    write(fresh(), tmp_path)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    env = {
-        **os.environ,
-        "ISOCHRONE_LISTEN": "127.0.0.1:0",
-        "ISOCHRONE_HEALTH_LISTEN": f"127.0.0.1:{port}",
-        "ISOCHRONE_CERT_DIR": str(tmp_path),
-        "ISOCHRONE_DRAIN": "1s",
-    }
-    with subprocess.Popen(
-        [sys.executable, "-m", "admission.cli", "webhook"], env=env, stderr=subprocess.PIPE
-    ) as started:
+def health_of(log: str) -> str:
+    """HOST:PORT of the probes, as a webhook tells it when it starts; "" before."""
+    found = re.search(r"probes and metrics on (\S+)", log)
+    return found[1] if found else ""
+
+
+@contextlib.contextmanager
+def process(folder: Path, drain: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """`isochrone webhook`, ready, and where its probes are."""
+    write(fresh(), folder)
+    settings = {"LISTEN": "127.0.0.1:0", "HEALTH_LISTEN": "127.0.0.1:0", "CERT_DIR": str(folder), "DRAIN": drain}
+    env = {**os.environ, **{f"ISOCHRONE_{name}": value for name, value in settings.items()}}
+    log = folder / "log"
+    with (
+        log.open("wb") as sink,
+        subprocess.Popen([sys.executable, "-m", "admission.cli", "webhook"], env=env, stderr=sink) as started,
+    ):
         try:
-            yield started, port
+            until_s = clock.monotonic_s() + LIMIT_S
+            while probe(health_of(log.read_text()), "/readyz") != 200:
+                assert clock.monotonic_s() < until_s, log.read_text()
+                assert started.poll() is None, log.read_text()
+                time.sleep(0.02)
+            yield started, health_of(log.read_text())
         finally:
             started.kill()
 
 
-def probe(port: int, path: str) -> int:
+def probe(where: str, path: str) -> int:
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=2) as answer:
+        with urllib.request.urlopen(f"http://{where}{path}", timeout=LIMIT_S) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         error.close()
@@ -155,16 +162,17 @@ def probe(port: int, path: str) -> int:
         return 0
 
 
-def test_sigterm_ends_readiness_first_and_then_the_process(process: tuple[subprocess.Popen[bytes], int]) -> None:
-    started, port = process
-    until = clock.monotonic_s() + 20
-    while probe(port, "/readyz") != 200:
-        assert clock.monotonic_s() < until
+def test_sigterm_ends_readiness_first(tmp_path: Path) -> None:
+    with process(tmp_path, "60s") as (started, where):
+        started.send_signal(signal.SIGTERM)
+        until_s = clock.monotonic_s() + LIMIT_S
+        while probe(where, "/readyz") != 503:
+            assert clock.monotonic_s() < until_s
         assert started.poll() is None
-    started.send_signal(signal.SIGTERM)
-    seen = set()
-    while started.poll() is None:
-        assert clock.monotonic_s() < until
-        seen.add(probe(port, "/readyz"))
-    assert 503 in seen
-    assert started.returncode == 0
+        assert probe(where, "/livez") == 200
+
+
+def test_sigterm_ends_the_process_after_its_drain(tmp_path: Path) -> None:
+    with process(tmp_path, "1ms") as (started, _):
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(LIMIT_S) == 0

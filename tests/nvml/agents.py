@@ -14,7 +14,7 @@ from pathlib import Path
 
 from tests.nvml.library import ROOT, build, environment
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 @dataclass
@@ -28,7 +28,7 @@ class AgentProcess:
     def get(self, path: str) -> tuple[int, str]:
         """An answer of its health endpoint."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=5) as answer:
+            with urllib.request.urlopen(f"http://127.0.0.1:{self.port}{path}", timeout=LIMIT_S) as answer:
                 return int(answer.status), answer.read().decode()
         except urllib.error.HTTPError as error:
             with error:

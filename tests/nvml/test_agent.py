@@ -23,13 +23,6 @@ from topology.facts.age import AgeLimits, Freshness
 from topology.facts.hub import Hub, listening
 from topology.facts.hub_state import HubState
 
-LIMIT_S = 20.0
-
-
-async def wanted(check: object) -> None:
-    assert callable(check)
-    await until(check, LIMIT_S)
-
 
 async def test_an_agent_reports_its_machine_and_what_becomes_of_it(tmp_path: Path) -> None:
     machine, known, kubelet = profiles.one_card_lost(), HubState(), Kubelet()
@@ -50,7 +43,7 @@ async def test_an_agent_reports_its_machine_and_what_becomes_of_it(tmp_path: Pat
     async with serving(kubelet, tmp_path / "k.sock"), listening(Hub(known, bound=False), "127.0.0.1", 0, "") as port:
         settings = {"ISOCHRONE_HUB": f"127.0.0.1:{port}", "ISOCHRONE_PLAINTEXT": "true"}
         with agent_process(tmp_path, "gpu-1", settings | {"ISOCHRONE_COLLECT_EVERY": "1s"}) as agent:
-            await wanted(lambda: facts() is not None)
+            await until(lambda: facts() is not None)
             seen = facts()
             assert seen is not None
             assert (len(seen.gpus), len(seen.pairs), len(seen.nics)) == (8, 28, 8)
@@ -64,7 +57,7 @@ async def test_an_agent_reports_its_machine_and_what_becomes_of_it(tmp_path: Pat
             generation = seen.state.topology_generation
             profiles.lose(machine, 3)
             profiles.write_nvml(machine, tmp_path)
-            await wanted(lost)
+            await until(lost)
             after = facts()
             assert after is not None
             assert sum(gpu.health is f.Health.HEALTHY for gpu in after.gpus) == 7

@@ -5,7 +5,7 @@ NVML is scripted here as readings; the real library is in test_nvml_reader.py an
 
 from __future__ import annotations
 
-import time
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.nvml import profiles
 from tests.nvml.kubelet import Kubelet, serving
+from tests.topology.list_watch_server import LIMIT_S
 from topology.agent.collector import Collector
 from topology.agent.nvml_reader import NvmlReading
 from topology.agent.pod_resources import PodResources
@@ -51,7 +52,7 @@ def collector(script: Script, folder: Path, clock: list[float], **given: Any) ->
     return Collector(
         script,  # type: ignore[arg-type]  # the two calls of a reader
         SysfsReader(str(folder / "sys"), str(folder / "proc")),
-        PodResources(str(folder / "k.sock"), limit_s=2.0),
+        PodResources(str(folder / "k.sock"), limit_s=LIMIT_S),
         wall_s=lambda: clock[0],
         **given,
     )
@@ -98,23 +99,25 @@ async def test_c103_a_new_layout_is_a_new_generation_and_a_skipped_look_is_not(t
 
 
 async def test_a_hanging_driver_is_lost_and_the_loop_goes_on(tmp_path: Path) -> None:
-    class Hanging(Script):
-        slow_s = 0.0
+    answering = threading.Event()
 
+    class Hanging(Script):
         def read(self, now_s: float) -> NvmlReading:
-            time.sleep(self.slow_s)
+            assert answering.wait(LIMIT_S)
             return super().read(now_s)
 
-    script = Hanging(good(gpu(0)))
-    made = collector(script, tmp_path, [1000.0], limit_s=0.1)
+    made = collector(Hanging(good(gpu(0))), tmp_path, [1000.0])
+    answering.set()
     first = await made.collect()
-    script.slow_s = 0.35
-    lost = await made.collect()
-    assert (lost.state.nvml, lost.gpus) == (f.NvmlState.LOST, first.gpus)
-    assert lost.state.nvml_problem == "NVML does not answer for 0.1s"
-    script.slow_s = 0.0
-    states = [(await made.collect()).state.nvml for _ in range(5)]
-    assert states[-1] is f.NvmlState.OK
+    answering.clear()
+    made._limit_s, patient_s = 0.1, made._limit_s
+    for _ in range(2):  # the second look starts no second read
+        lost = await made.collect()
+        assert (lost.state.nvml, lost.gpus) == (f.NvmlState.LOST, first.gpus)
+        assert lost.state.nvml_problem == "NVML does not answer for 0.1s"
+    made._limit_s = patient_s
+    answering.set()
+    assert (await made.collect()).state.nvml is f.NvmlState.OK
     await made.close()
 
 

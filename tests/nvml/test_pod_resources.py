@@ -8,6 +8,7 @@ import grpc
 import pytest
 
 from tests.nvml.kubelet import Kubelet, serving
+from tests.topology.list_watch_server import LIMIT_S
 from topology.agent.pod_resources import KubeletSilent, PodResources
 from topology.facts import report as f
 
@@ -40,7 +41,7 @@ async def test_holders_and_capacity(tmp_path: Path) -> None:
 
 async def test_a_kubelet_that_restarts_is_found_again_and_silence_is_told(tmp_path: Path) -> None:
     socket, kubelet = tmp_path / "k.sock", Kubelet()
-    pods = PodResources(str(socket), limit_s=2.0)
+    pods = PodResources(str(socket), limit_s=LIMIT_S)
     with pytest.raises(KubeletSilent, match="the kubelet did not answer List: UNAVAILABLE"):
         await pods.read(1.0)
     await pods.close()

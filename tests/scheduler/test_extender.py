@@ -27,6 +27,7 @@ from tests.scheduler.volcano import (
     read_by_go,
     running,
 )
+from tests.topology.list_watch_server import LIMIT_S
 from topology.bad_input import BadInput
 from topology.labels import REACH_MODE
 from topology.objects import Pod
@@ -140,12 +141,13 @@ async def test_a_complaint_is_logged_once_a_minute(server: Running, caplog: pyte
 
 
 async def test_a_body_that_never_comes_is_given_up(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extender, "_BODY_LIMIT_S", 0.05)
     host, port = server.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     head = b"POST /prioritize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 900\r\n\r\n"
-    writer.write(head + b'{"task"')
-    assert b" 408 " in await asyncio.wait_for(reader.readline(), 5)
+    with monkeypatch.context() as impatient:  # not for the calls afterwards
+        impatient.setattr(extender, "_BODY_LIMIT_S", 0.05)
+        writer.write(head + b'{"task"')
+        assert b" 408 " in await asyncio.wait_for(reader.readline(), LIMIT_S)
     writer.close()
     await writer.wait_closed()
     await scored(server)
@@ -174,7 +176,7 @@ async def test_a_broken_chunk_is_the_callers_mistake(server: Running) -> None:
         b"POST /prioritize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nTransfer-Encoding: chunked\r\n\r\n"
     )
     writer.write(head + b"zz\r\nnot a length\r\n")
-    assert b" 400 " in await asyncio.wait_for(reader.readline(), 5)
+    assert b" 400 " in await asyncio.wait_for(reader.readline(), LIMIT_S)
     writer.close()
     await writer.wait_closed()
     assert server.counted("isochrone_extender_requests_total", verb="prioritize", result="failed") == 0

@@ -14,6 +14,7 @@ import pytest
 from scheduler import extender, straight_read
 from scheduler.body_room import Room
 from tests.scheduler.volcano import Cluster, Running, body_of, node_info_json, node_json, pod_json, running, task_json
+from tests.topology.list_watch_server import LIMIT_S
 
 NODES = [node_json(f"n{i}") for i in range(40)]
 POD = pod_json("d-0", "decode")
@@ -74,7 +75,7 @@ async def test_what_follows_a_large_body_is_the_next_call(server: Running) -> No
     for body in (LARGE, SMALL, LARGE):
         writer.write(head % len(body) + body)  # all at once: nobody waits for an answer
     for _ in range(3):
-        answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+        answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), LIMIT_S)
         assert answer.startswith(b"HTTP/1.1 200")
         length = int(answer.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
         assert scored(200, await reader.readexactly(length))
@@ -96,12 +97,13 @@ async def test_a_connection_cut_in_a_large_body_harms_nobody(server: Running, re
 
 
 async def test_a_large_body_that_stops_is_told_so(server: Running, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(extender, "_BODY_LIMIT_S", 0.1)
     host, port = server.url.removeprefix("http://").split(":")
     reader, writer = await asyncio.open_connection(host, int(port))
     head = "POST /prioritize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-    writer.write(f"{head}Content-Length: {len(LARGE)}\r\n\r\n".encode() + LARGE[:-9])
-    answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+    with monkeypatch.context() as impatient:  # not for the call afterwards
+        impatient.setattr(extender, "_BODY_LIMIT_S", 0.1)
+        writer.write(f"{head}Content-Length: {len(LARGE)}\r\n\r\n".encode() + LARGE[:-9])
+        answer = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), LIMIT_S)
     assert answer.startswith(b"HTTP/1.1 408")
     writer.close()
     await writer.wait_closed()

@@ -20,6 +20,8 @@ from aiohttp import web
 from topology.kube.informer import HasMetadata
 
 PATH = "/api/v1/pods"
+LIMIT_S = 60.0
+"""Of every wait in a test: nothing takes so long, not even on a machine that stands still for seconds."""
 
 
 class ListWatchServer:
@@ -208,13 +210,13 @@ async def running(work: Any) -> AsyncGenerator[asyncio.Task[None], None]:
         yield task
     finally:
         task.cancel()
-        done, _ = await asyncio.wait([task], timeout=5)
+        done, _ = await asyncio.wait([task], timeout=LIMIT_S)
         assert done, "it did not stop when cancelled"
     if not task.cancelled() and (error := task.exception()) is not None:
         raise error
 
 
-async def until(condition: Callable[[], bool], limit_s: float = 5.0) -> None:
+async def until(condition: Callable[[], bool], limit_s: float = LIMIT_S) -> None:
     """Waits for something that another task brings about."""
     async with asyncio.timeout(limit_s):
         while not condition():  # noqa: ASYNC110  # conditions of tests are not events

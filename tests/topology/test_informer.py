@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from tests.topology.list_watch_server import PATH, ListWatchServer, gone, line, running, status, until
+from tests.topology.list_watch_server import LIMIT_S, PATH, ListWatchServer, gone, line, running, status, until
 from tests.topology.watched_pods import QUICK, Seen, synced, watching, word
 from topology.clock import monotonic_s
 from topology.kube.api import KubeApi
@@ -39,13 +39,14 @@ async def test_lists_in_pages_then_watches(server: ListWatchServer) -> None:
         assert server.watches[0]["resourceVersion"] == str(server.version)
         assert server.watches[0]["allowWatchBookmarks"] == "true"
         assert 270 <= int(server.watches[0]["timeoutSeconds"]) <= 330
+        put_s = monotonic_s()
         server.put("p8", spec={"nodeName": "n1"})
         server.put("p0")
         server.remove("p1")
         await until(lambda: server.same_as(informer.objects))
         assert seen.words[8:] == ["ADDED p8", "MODIFIED p0", "DELETED p1"]
         assert informer.objects["default/p8"].spec.node_name == "n1"
-        assert monotonic_s() - informer.last_heard_s < 5
+        assert informer.last_heard_s >= put_s
         assert (informer.relists, informer.reconnects, informer.undecodable) == (1, 0, 0)
 
 
@@ -251,8 +252,9 @@ async def test_a_watch_that_ends_at_once_does_not_spin(server: ListWatchServer) 
     how = replace(QUICK, backoff_first_s=0.1, backoff_cap_s=0.1)
     async with watching(server, how=how) as informer:
         await synced(informer)
-        await asyncio.sleep(0.4)
-        assert 2 <= len(server.watches) < 40
+        began_s = monotonic_s()
+        await until(lambda: len(server.watches) >= 10)
+        assert monotonic_s() - began_s > 0.1  # ten pauses of up to 0.1 s
 
 
 async def test_an_optional_kind_may_be_absent_and_come_later(server: ListWatchServer) -> None:
@@ -320,7 +322,7 @@ async def test_a_mistake_in_the_callback_is_not_hidden(server: ListWatchServer) 
     async with await KubeApi.connect(server.kubeconfig) as api:
         informer = Informer(api, PATH, Pod, on_change=broken, settings=QUICK)
         with pytest.raises(ZeroDivisionError):
-            await asyncio.wait_for(informer.run(), 5)
+            await asyncio.wait_for(informer.run(), LIMIT_S)
 
 
 async def test_what_comes_together_is_told_together(server: ListWatchServer) -> None:
@@ -329,14 +331,19 @@ async def test_what_comes_together_is_told_together(server: ListWatchServer) -> 
         await until(lambda: informer.watching)
         server.put("a")
         await until(lambda: len(seen.batches) == 1)
-        for name in "bcd":  # each is sent on its own
-            server.put(name)
-            await asyncio.sleep(0.01)
-        await until(lambda: len(informer.objects) == 4)
-    assert [[word(change) for change in batch] for batch in seen.batches] == [
-        ["ADDED a"],
-        ["ADDED b", "ADDED c", "ADDED d"],
-    ]
+        together, tries = ["ADDED b", "ADDED c", "ADDED d"], 0
+        while True:
+            for name in "bcd":  # each is sent on its own
+                server.put(name)
+                await asyncio.sleep(0.01)
+            await until(lambda: server.same_as(informer.objects))
+            if [word(change) for change in seen.batches[-1]] == together:
+                break
+            # This process stood still for longer than that is waited: it says nothing of what is gathered.
+            tries += 1
+            assert tries < 20, seen.batches
+            together = ["MODIFIED b", "MODIFIED c", "MODIFIED d"]
+    assert [word(change) for change in seen.batches[0]] == ["ADDED a"]
 
 
 async def test_what_is_kept_of_an_object_is_the_callers_choice(server: ListWatchServer) -> None:
@@ -344,7 +351,7 @@ async def test_what_is_kept_of_an_object_is_the_callers_choice(server: ListWatch
     async with await KubeApi.connect(server.kubeconfig) as api:
         informer = Informer(api, PATH, Pod, keep=lambda pod: Pod(metadata=pod.metadata), settings=QUICK)
         async with running(informer.run()):
-            await asyncio.wait_for(informer.synced.wait(), 5)
+            await asyncio.wait_for(informer.synced.wait(), LIMIT_S)
             await until(lambda: informer.watching)
             server.put("b", spec={"nodeName": "n1"})
             await until(lambda: len(informer.objects) == 2)

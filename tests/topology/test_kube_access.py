@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.topology.list_watch_server import status, write_kubeconfig
+from tests.topology.list_watch_server import LIMIT_S, status, write_kubeconfig
 from tests.topology.scripted_server import ScriptedServer, make_certificates
 from topology.bad_input import BadInput
 from topology.kube import access as kube_access
@@ -54,7 +54,7 @@ async def test_an_exec_plugin_is_asked_again(server: ScriptedServer, monkeypatch
         await api.get(POD)
         token.write_text("two")
         # In the background, when due ...
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(LIMIT_S):
             while server.seen[-1].headers["Authorization"] != "Bearer two":
                 await asyncio.sleep(0.02)
                 await api.get(POD)
@@ -91,7 +91,7 @@ async def test_in_a_pod_the_token_file_is_followed(tmp_path: Path, monkeypatch: 
             await asyncio.sleep(0.1)
             await api.get(POD)
             (tmp_path / "token").write_text("two\n")
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(LIMIT_S):
                 while server.seen[-1].headers["Authorization"] != "bearer two":
                     await asyncio.sleep(0.02)
                     await api.get(POD)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from tests.topology.list_watch_server import status, until, write_kubeconfig
+from tests.topology.list_watch_server import LIMIT_S, status, until, write_kubeconfig
 from tests.topology.scripted_server import DROP, Answer, ScriptedServer
 from topology.kube.api import ApiError, ApiUnreachable, KubeApi, Retry
 
@@ -148,13 +148,13 @@ async def test_retry_after_is_waited_for(server: ScriptedServer, api: KubeApi) -
     server.answers.append(lambda: throttled(**{"Retry-After": "1"}))
     began = asyncio.get_running_loop().time()
     await api.get(POD)
-    assert 1.0 <= asyncio.get_running_loop().time() - began < 2
+    assert asyncio.get_running_loop().time() - began >= 1.0
 
 
 async def test_too_long_a_retry_after_is_an_error_at_once(server: ScriptedServer, api: KubeApi) -> None:
     server.answers.append(lambda: throttled(**{"Retry-After": "3600"}))
     with pytest.raises(ApiError) as caught:
-        await asyncio.wait_for(api.get(POD), 1)
+        await asyncio.wait_for(api.get(POD), LIMIT_S)
     assert caught.value.retry_after_s == 3600
 
 
@@ -203,7 +203,7 @@ async def test_lines_split_anywhere_come_out_whole(server: ScriptedServer, api: 
     big = b"x" * 300_000
     server.answers.append(lambda: web.Response(body=b"one\ntwo\n" + big + b"\nhalf"))
     got: list[bytes] = []
-    async with aclosing(api.watch_lines("/w", params={"a": "b"}, silence_s=2)) as batches:
+    async with aclosing(api.watch_lines("/w", params={"a": "b"}, silence_s=LIMIT_S)) as batches:
         async for lines in batches:
             got += lines
     assert got == [b"one", b"two", big]
@@ -214,16 +214,16 @@ async def test_a_watch_that_never_begins_is_noticed(server: ScriptedServer, api:
     server.answers.append(None)
     async with aclosing(api.watch_lines("/w", params={}, silence_s=0.1)) as batches:
         with pytest.raises(ApiUnreachable, match=r"WATCH /w: no answer within 0\.1 s"):
-            await asyncio.wait_for(anext(batches), 2)
+            await asyncio.wait_for(anext(batches), LIMIT_S)
 
 
 async def test_watches_take_no_connection_from_writes(server: ScriptedServer) -> None:
     path = write_kubeconfig(server.folder, server.url)
     async with await KubeApi.connect(path, connections=1) as api:
         server.answers.extend([None, None])
-        watches = [asyncio.ensure_future(anext(api.watch_lines("/w", params={}, silence_s=5))) for _ in range(2)]
+        watches = [asyncio.ensure_future(anext(api.watch_lines("/w", params={}, silence_s=LIMIT_S))) for _ in range(2)]
         await until(lambda: len(server.seen) == 2)
-        await api.get(POD, timeout_s=1)
+        await api.get(POD, timeout_s=LIMIT_S)
         for watch in watches:
             watch.cancel()
-        await asyncio.wait(watches, timeout=5)
+        await asyncio.wait(watches, timeout=LIMIT_S)

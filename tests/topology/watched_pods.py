@@ -7,13 +7,13 @@ import random
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 
-from tests.topology.list_watch_server import PATH, ListWatchServer, running
+from tests.topology.list_watch_server import LIMIT_S, PATH, ListWatchServer, running
 from topology.kube.api import KubeApi
 from topology.kube.informer import Change, ChangeKind, Informer, InformerSettings
 from topology.objects import Pod
 
 QUICK = InformerSettings(
-    page_size=3, silence_s=5.0, backoff_first_s=0.005, backoff_cap_s=0.02, brief_s=0.05, absent_retry_s=0.05
+    page_size=3, silence_s=60.0, backoff_first_s=0.005, backoff_cap_s=0.02, brief_s=0.05, absent_retry_s=0.05
 )
 
 
@@ -51,4 +51,4 @@ async def watching(
 
 
 async def synced(informer: Informer[Pod]) -> None:
-    await asyncio.wait_for(informer.synced.wait(), 5)
+    await asyncio.wait_for(informer.synced.wait(), LIMIT_S)

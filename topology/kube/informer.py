@@ -230,7 +230,7 @@ class Informer(Generic[T]):
 
     def _adopt(self, found: dict[str, T]) -> None:
         changes: list[Change[T]] = []
-        for key in self.objects.keys() - found.keys():  # first what gives room, then what takes it
+        for key in [known for known in self.objects if known not in found]:  # first what gives room, then what takes it
             changes.append(Change(ChangeKind.DELETED, self.objects.pop(key), None))
         for key, item in found.items():
             self._put(key, item, changes)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from scheduler.gpu_set import GpuPick
 from scheduler.request import GangRequest, PodRequest
 from scheduler.verdicts import Verdict, VerdictCode
-from topology.facts.age import AgentAge, Freshness
+from topology.facts.age import AgentAge, FactPart, Freshness
 from topology.reach.isochrone_sets import NodeSet
 from topology.reach.model import Reach
 
@@ -94,8 +94,9 @@ class Decision:
 
     @property
     def silent(self) -> tuple[AgentAge, ...]:
-        """Named nodes that were judged without their agents' facts, because these expired."""
-        return tuple(age for age in self.agents if age.freshness is Freshness.EXPIRED)
+        """Named nodes that were judged without some of their agents' facts, because these expired."""
+        expired = (age for age in self.agents if age.freshness is Freshness.EXPIRED)
+        return tuple(age for age in expired if age.parts != (FactPart.PODS,))
 
 
 def decision_id(uid: str, snapshot_id: str) -> str:

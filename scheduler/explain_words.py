@@ -14,7 +14,7 @@ from typing import Final
 from scheduler.decision import NANO, Candidate, Decision, Remedy
 from scheduler.request import GangRequest
 from scheduler.verdicts import CARDS, GPU_BYTES, Verdict, VerdictCode
-from topology.facts.age import AgentAge, say
+from topology.facts.age import AgentAge, FactPart, say
 from topology.labels import DECODE, PHASES, PREFILL, REACH
 from topology.reach.isochrone_sets import NodeSet
 from topology.reach.model import Reach
@@ -226,21 +226,37 @@ def facts_of(facts_age_s: float) -> str:
     return f"facts {show_age(facts_age_s)} old"
 
 
+_PART_WORDS: Final = {
+    FactPart.GPUS: ("GPUs", "cards, NVLinks, NVLink domain"),
+    FactPart.NETWORK: ("network cards", "network cards, rails, GPUDirect"),
+    FactPart.PODS: ("devices in use", "which pod has which card"),
+}
+"""What a part of an agent's facts is called, and what is in it."""
+
+
 def agents_of(ages: Sequence[AgentAge]) -> str:
-    """`agent of gpu-003 2m5s old, stale`; of several the oldest is named."""
+    """`agent of gpu-003 2m5s old, stale`, or, where only one of its sources is silent, `GPUs of gpu-003 2m5s old,
+    stale`; of several the oldest is named."""
     if not ages:
         return ""
     oldest = max(ages, key=lambda age: age.age_s)
     more = f" (and {len(ages) - 1} more)" if len(ages) > 1 else ""
-    return f"agent of {name_of(oldest.node)} {say(oldest.age_s, oldest.freshness)}{more}"
+    what = "agent" if oldest.whole else " and ".join(_PART_WORDS[part][0] for part in oldest.parts)
+    return f"{what} of {name_of(oldest.node)} {say(oldest.age_s, oldest.freshness)}{more}"
 
 
 def silent_agents(ages: Sequence[AgentAge]) -> str:
     """What it means for a decision or a pod that facts expired, for an Event."""
-    which = "agent" if len(ages) == 1 else "agents"
-    names, silent = names_of([age.node for age in ages]), show_age(max(age.age_s for age in ages))
+    nodes = sorted({age.node for age in ages})
+    silent = show_age(max(age.age_s for age in ages))
+    parts = [part for part in _PART_WORDS if any(part in age.parts for age in ages) and part is not FactPart.PODS]
+    what = "facts"
+    if len(parts) == 1:
+        what = {FactPart.GPUS: "word of GPUs", FactPart.NETWORK: "word of the network"}[parts[0]]
+    which = "agent" if len(nodes) == 1 else "agents"
+    seen = ", ".join(_PART_WORDS[part][1] for part in parts)
     return (
-        f"No facts from the {which} of {names} for {silent}: what was seen there (links, NVLink domain, cards) "
+        f"No {what} from the {which} of {names_of(nodes)} for {silent}: what was seen there ({seen}) "
         f"no longer counts, node labels and the model do"
     )
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from topology.facts.age import Aged
+from topology.facts.age import AgedParts
 from topology.facts.agents_view import AgentsView
 from topology.facts.report import NodeFacts
 from topology.fragmentation.pod_mix import PodMix
@@ -110,9 +110,9 @@ class ClusterState:
             self._table = None
             self._touch(grew=True)
 
-    def apply_ages(self, changes: Mapping[str, Aged | None]) -> bool:
-        """Nodes whose agents' facts became stale, expired, or (None) fresh again. Whether any facts came to count or no
-        longer do: only then the node table is made anew."""
+    def apply_ages(self, changes: Mapping[str, AgedParts]) -> bool:
+        """Nodes of whose agents' facts some parts became stale, expired, or fresh again: all parts that are not fresh
+        now. Whether any facts came to count or no longer do: only then the node table is made anew."""
         counts = self._agents.grow_old(changes)
         if counts:
             self._table = None

@@ -14,7 +14,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from topology.facts.age import Aged, AgentAge
+from topology.facts.age import AgedParts, AgentAge, ages_of
 from topology.fragmentation.pod_mix import NO_MIX, Mix
 from topology.gpus.capacity import NodeCards, lists_whole_gpus_in_vain, node_cards
 from topology.gpus.hold_book import HoldBook
@@ -163,7 +163,7 @@ class Assumed:
 class Snapshot:
     """Facts at one moment. `used` counts bound and assumed pods, shape (N, R), same columns as the table; `holds` those
     of them that have parts of cards, by node name; `mix` is what pods the cluster is asked to run;
-    `aged` are nodes whose agents' facts are stale or, left out of the table, expired."""
+    `aged` are nodes with the parts of their agents' facts that are stale or, left out of the table, expired."""
 
     id: str
     taken_at_s: float
@@ -173,7 +173,7 @@ class Snapshot:
     facts_age_s: float = 0.0
     holds: Mapping[str, NodeHolds] = field(default_factory=dict)
     mix: Mix = NO_MIX
-    aged: Mapping[str, Aged] = field(default_factory=dict)
+    aged: Mapping[str, AgedParts] = field(default_factory=dict)
     # Not given on: whoever replaces what is used gets a table of its own.
     _gpus: list[GpuTable] = field(default_factory=list, init=False, repr=False, compare=False)
 
@@ -184,11 +184,11 @@ class Snapshot:
         return room
 
     def agent_ages(self, nodes: Iterable[str]) -> tuple[AgentAge, ...]:
-        """Those of these nodes whose agents' facts are not fresh, by name."""
+        """What is not fresh of these nodes' agents' facts, by name; of one node, equally old parts together."""
         if not self.aged:
             return ()
-        old = ((node, self.aged[node]) for node in sorted(set(nodes)) if node in self.aged)
-        return tuple(AgentAge(node, self.taken_at_s - aged.good_at_s, aged.freshness) for node, aged in old)
+        old = [node for node in sorted(set(nodes)) if node in self.aged]
+        return tuple(age for node in old for age in ages_of(node, self.aged[node], self.taken_at_s))
 
     @property
     def gpu_column(self) -> int | None:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from scheduler.explain_words import names_of, silent_agents
 from scheduler.reasons import Reason
 from topology.clock import monotonic_s, wall_time_s
 from topology.cluster_state import ClusterState
-from topology.facts.age import Aged, AgentAge, Freshness
+from topology.facts.age import Aged, AgedParts, AgentAge, FactPart, Freshness, PartAges, ages_of
 from topology.facts.hub_state import HubState
 from topology.kube.events import EventSink, Involved
 from topology.objects import Pod
@@ -23,6 +23,8 @@ from topology.objects import Pod
 log = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 5.0
+_MATTER: Final[tuple[FactPart, ...]] = (FactPart.GPUS, FactPart.NETWORK)
+"""Parts that reach rests on: what the kubelet tells changes no bound, so nobody is told when it expires."""
 
 
 class AgentAges:
@@ -30,60 +32,61 @@ class AgentAges:
 
     def __init__(self, agents: HubState, state: ClusterState, events: EventSink, changed: Callable[[], None]) -> None:
         self._agents, self._state, self._events, self._changed = agents, state, events, changed
-        self._told: dict[str, Freshness] = {}  # nodes that are not fresh, as the state knows them
+        self._told: dict[str, dict[FactPart, Freshness]] = {}  # parts that are not fresh, as the state knows them
         self.every_s = min(LOOK_EVERY_S, agents.limits.stale_s / 3)
 
     def heard(self, node: str) -> None:
-        """This agent has just reported: its facts are fresh, unless NVML does not answer it."""
-        if node in self._told:
-            self._take({node: self._agents.age(node, monotonic_s())}, wall_time_s())
+        """This agent has just reported: its facts are fresh, unless one of its sources does not answer it."""
+        if (told := self._agents.facts(node, monotonic_s())) is not None and _old(told[1]) != self._told.get(node, {}):
+            self._take({node: told[1]}, wall_time_s())
 
     def look(self, now_s: float, wall_s: float) -> None:
         """One look at every agent; `now_s` is monotonic, `wall_s` what explanations count from."""
-        found: dict[str, tuple[float, Freshness] | None] = {}
-        for node, age_s, freshness in self._agents.ages(now_s):
-            if freshness is not self._told.get(node, Freshness.FRESH):
-                found[node] = age_s, freshness
+        found: dict[str, PartAges] = {
+            node: ages for node, ages in self._agents.ages(now_s) if _old(ages) != self._told.get(node, {})
+        }
         for node in self._told:
             # The hub forgot it after an hour: it stays expired as long as what it saw is kept.
             if self._agents.known(node) is None and not self._state.agent_known(node):
-                found[node] = None
+                found[node] = {}
         self._take(found, wall_s)
 
-    def _take(self, found: Mapping[str, tuple[float, Freshness] | None], wall_s: float) -> None:
-        changes: dict[str, Aged | None] = {}
-        expired: dict[str, AgentAge] = {}
-        for node, each in found.items():
-            age_s, freshness = each or (0.0, Freshness.FRESH)
-            if freshness is self._told.get(node, Freshness.FRESH):
+    def _take(self, found: Mapping[str, PartAges], wall_s: float) -> None:
+        changes: dict[str, AgedParts] = {}
+        expired: dict[str, tuple[AgentAge, ...]] = {}
+        for node, ages in found.items():
+            before, now = self._told.get(node, {}), _old(ages)
+            if now == before:
                 continue
-            if freshness is Freshness.FRESH:
+            changes[node] = {part: Aged(freshness, wall_s - ages[part].age_s) for part, freshness in now.items()}
+            if now:
+                self._told[node] = now
+            else:
                 del self._told[node]
-                changes[node] = None
-                continue
-            self._told[node] = freshness
-            changes[node] = Aged(freshness, wall_s - age_s)
-            if freshness is Freshness.EXPIRED:
-                expired[node] = AgentAge(node, age_s, freshness)
+            new: dict[FactPart, Aged] = {
+                part: aged
+                for part, aged in changes[node].items()
+                if part in _MATTER and _expired(now, part) and not _expired(before, part)
+            }
+            if new:
+                expired[node] = ages_of(node, new, wall_s)
         if expired:
-            log.warning(
-                "agents of %d nodes are silent, their facts are left out: %s", len(expired), names_of(sorted(expired))
-            )
+            log.warning("facts of %d nodes expired and are left out: %s", len(expired), names_of(sorted(expired)))
             self._tell_running(expired)
         if changes and self._state.apply_ages(changes):
             self._changed()
 
-    def _tell_running(self, expired: Mapping[str, AgentAge]) -> None:
+    def _tell_running(self, expired: Mapping[str, Sequence[AgentAge]]) -> None:
         for pods in self._state.gangs().values():
             for pod in pods.values():
-                if (age := expired.get(pod.spec.node_name)) is not None:
-                    self._tell(pod, age)
+                if (ages := expired.get(pod.spec.node_name)) is not None:
+                    self._tell(pod, ages)
 
-    def _tell(self, pod: Pod, age: AgentAge) -> None:
+    def _tell(self, pod: Pod, ages: Sequence[AgentAge]) -> None:
         meta, reason = pod.metadata, Reason.FACTS_STALE
-        text = f"{silent_agents([age])}. Pod left running"
+        text = f"{silent_agents(ages)}. Pod left running"
         self._events.post(
-            Involved("Pod", "v1", meta.namespace, meta.name, meta.uid), reason.type, reason, text, key=age.node
+            Involved("Pod", "v1", meta.namespace, meta.name, meta.uid), reason.type, reason, text, key=ages[0].node
         )
 
     async def run(self) -> None:
@@ -91,3 +94,11 @@ class AgentAges:
         while True:
             self.look(monotonic_s(), wall_time_s())
             await asyncio.sleep(self.every_s)
+
+
+def _old(ages: PartAges) -> dict[FactPart, Freshness]:
+    return {part: age.freshness for part, age in ages.items() if age.freshness is not Freshness.FRESH}
+
+
+def _expired(told: Mapping[FactPart, Freshness], part: FactPart) -> bool:
+    return told.get(part) is Freshness.EXPIRED

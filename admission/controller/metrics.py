@@ -13,6 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from topology.clock import monotonic_s
+from topology.facts.age import FactPart
 
 if TYPE_CHECKING:
     from admission.controller.main import Controller
@@ -81,10 +82,22 @@ class ControllerMetrics(Collector):
 
 
 def _of_hub(agents: HubState, served: Hub) -> Iterator[Metric]:
-    by_age = GaugeMetricFamily("isochrone_hub_nodes", "Nodes with an agent by age of its facts.", labels=["freshness"])
-    for freshness, count in agents.count(monotonic_s()).items():
-        by_age.add_metric([freshness.value], count)
+    now_s = monotonic_s()
+    by_age = GaugeMetricFamily("isochrone_hub_nodes", "Nodes with an agent by age of its GPUs.", labels=["freshness"])
+    by_part = GaugeMetricFamily(
+        "isochrone_hub_facts", "Nodes with an agent by age of a part of its facts.", labels=["part", "freshness"]
+    )
+    for part, counts in agents.count(now_s).items():
+        for freshness, count in counts.items():
+            by_part.add_metric([part.value, freshness.value], count)
+            if part is FactPart.GPUS:
+                by_age.add_metric([freshness.value], count)
     yield by_age
+    yield by_part
+    oldest = GaugeMetricFamily("isochrone_hub_oldest_facts_seconds", "Age of the oldest, by part.", labels=["part"])
+    for part, age_s in agents.oldest(now_s).items():
+        oldest.add_metric([part.value], age_s)
+    yield oldest
     yield GaugeMetricFamily("isochrone_hub_streams", "Agents connected now.", value=served.open)
     reports = CounterMetricFamily("isochrone_hub_reports", "Reports of agents by kind.", labels=["kind"])
     for kind, count in (*agents.reports.items(), ("full-wanted", agents.full_wanted)):

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 from topology.clock import monotonic_s
 from topology.cluster_state import ClusterState
 from topology.facts import agent_pb2 as wire
-from topology.facts.age import Freshness
+from topology.facts.age import FactPart, Freshness
 from topology.facts.hub_state import HubState
 from topology.facts.report import NodeFacts
 from topology.measured.probe_plan import Order, ProbePlan
@@ -48,7 +48,7 @@ class ProbeOrders:
             told = self._agents.facts(name, now_s)
             if known is None or told is None or not known.probe_address or name not in table.index:
                 continue
-            if told[2] is Freshness.FRESH:
+            if told[1][FactPart.NETWORK].freshness is Freshness.FRESH:  # a lost driver does not stop a probe
                 addresses[name] = known.probe_address
                 chains[name] = table.chains[table.index[name]]
         sent = []

@@ -12,6 +12,7 @@ import sys
 from typing import Any
 
 from topology.clock import monotonic_s
+from topology.facts.age import FactPart
 from topology.facts.hub import Hub, listening
 from topology.facts.hub_state import HubState
 
@@ -26,7 +27,7 @@ async def main(port: int, tls_dir: str) -> None:
     async with listening(hub, "127.0.0.1", port, tls_dir) as taken:
         print(taken, flush=True)
         while await loop.run_in_executor(None, sys.stdin.readline):
-            ages = {freshness.value: count for freshness, count in state.count(monotonic_s()).items()}
+            ages = {freshness.value: count for freshness, count in state.count(monotonic_s())[FactPart.GPUS].items()}
             said: dict[str, Any] = {"open": hub.open, "ages": ages, **state.reports, "throttled": hub.throttled}
             print(json.dumps(said), flush=True)
 

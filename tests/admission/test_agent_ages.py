@@ -17,10 +17,13 @@ from tests.topology.node_facts import two_gpus
 from topology.cluster_state import ClusterState
 from topology.facts import agent_pb2 as wire
 from topology.facts import wire as facts_wire
-from topology.facts.age import AgeLimits
+from topology.facts.age import Aged, AgeLimits, FactPart, Freshness
+from topology.facts.agents_view import AgentsView
 from topology.facts.hub_state import HubState
-from topology.facts.report import Fabric, FabricState, NodeFacts, NvmlState
+from topology.facts.report import Distance, Fabric, FabricState, Nic, NicPort, NodeFacts, NvmlState
 from topology.objects import Metadata, Pod, PodSpec
+from topology.reach.hardware_links import SeenLinks
+from topology.reach.link_rows import Hardware
 
 WALL_S = 1_796_000_000.0
 
@@ -123,7 +126,90 @@ def test_an_agent_whose_nvml_is_lost_expires_though_it_reports() -> None:
     place.look(1010.0)
     assert place.domains() == ["", "rack.1"]
     [age] = place.state.snapshot(WALL_S + 1010.0, 0.0).agent_ages(["n1"])
-    assert agents_of([age]) == "agent of n1 6m40s old, expired: not used"
+    assert agents_of([age]) == "GPUs of n1 6m40s old, expired: not used"
+
+
+def networked(facts: NodeFacts, *, lost_for_s: float = 0.0, no_sysfs_for_s: float = 0.0) -> NodeFacts:
+    """Two GPUs, each beside an RDMA card of 400 Gb/s: rails 0 and 1."""
+    nics = tuple(
+        Nic(
+            name=f"mlx5_{i}",
+            rdma=True,
+            ports=(NicPort(port=1, active=True, rate_mbps=400_000),),
+            gpus=tuple((gpu.uuid, Distance.PIX if at == i else Distance.SYS) for at, gpu in enumerate(facts.gpus)),
+        )
+        for i in range(2)
+    )
+    state, at_s = facts.state, facts.state.collected_at_s
+    if lost_for_s:
+        state = replace(state, nvml=NvmlState.LOST, nvml_good_at_s=at_s - lost_for_s)
+    if no_sysfs_for_s:
+        state = replace(state, network_good_at_s=at_s - no_sysfs_for_s)
+    return replace(facts, state=state, nics=nics)
+
+
+@pytest.mark.parametrize(
+    ("lost_for_s", "no_sysfs_for_s", "domain", "rails", "said"),
+    [
+        (10, 0, "rack.1", (0, 1), "GPUs of n1 10s old, stale"),
+        (400, 0, "", (0, 1), "GPUs of n1 6m40s old, expired: not used"),
+        (0, 400, "rack.1", None, "network cards of n1 6m40s old, expired: not used"),
+        (400, 400, "", None, "GPUs and network cards of n1 6m40s old, expired: not used"),
+    ],
+)
+def test_a_lost_source_costs_only_what_it_told(
+    lost_for_s: float,
+    no_sysfs_for_s: float,
+    domain: str,
+    rails: tuple[int, int] | None,
+    said: str,
+) -> None:
+    place = Place()
+    whole = networked(in_domain(two_gpus()))
+    place.report("n1", whole, 1005.0)
+    place.report("n1", networked(whole, lost_for_s=lost_for_s, no_sysfs_for_s=no_sysfs_for_s), 1010.0)
+    place.look(1010.0)
+    assert place.domains() == [domain, "rack.1"]
+    table = place.state.table()
+    links = table.cards_of(0).links
+    assert (links.rails if links is not None and links.rails_known else None) == rails
+    [age] = place.state.snapshot(WALL_S + 1010.0, 0.0).agent_ages(["n1"])
+    assert agents_of([age]) == said
+    place.report("n1", whole, 1020.0)
+    place.look(1020.0)
+    assert place.domains() == ["rack.1", "rack.1"]
+    assert place.state.snapshot(WALL_S + 1020.0, 0.0).agent_ages(["n1"]) == ()
+
+
+def test_links_out_of_the_node_are_sysfs_word_and_those_inside_nvmls() -> None:
+    view, old = AgentsView(), Aged(Freshness.EXPIRED, 0.0)
+    view.hear("n1", networked(in_domain(two_gpus())))
+    every = SeenLinks(Hardware.NVLINK3_SWITCH, Hardware.RDMA_400G, "rack.1")
+    assert view.links["n1"] == every
+    assert view.grow_old({"n1": {FactPart.GPUS: old}})
+    assert view.links["n1"] == SeenLinks(outer=Hardware.RDMA_400G)
+    assert view.grow_old({"n1": {FactPart.NETWORK: old}})
+    assert view.links["n1"] == replace(every, outer=None)
+    assert view.grow_old({"n1": {FactPart.NETWORK: old, FactPart.GPUS: old}})
+    assert (view.links, view.cards) == ({}, {})
+    assert view.grow_old({"n1": {FactPart.PODS: old}})
+    assert view.links["n1"] == every
+    assert not view.grow_old({"n1": {}})
+
+
+def test_the_event_names_what_expired() -> None:
+    place = Place()
+    meta = Metadata(
+        name="d", namespace="t", uid="u", labels={"isochrone.dev/gang": "chat", "isochrone.dev/phase": "decode"}
+    )
+    place.state.apply_pods([(None, Pod(metadata=meta, spec=PodSpec(node_name="n1")))])
+    place.report("n1", networked(in_domain(two_gpus()), no_sysfs_for_s=400), 1010.0)
+    place.look(1010.0)
+    place.look(1011.0)
+    assert [text for _, _, text in place.told.events] == [
+        "No word of the network from the agent of n1 for 6m40s: what was seen there (network cards, rails, GPUDirect) "
+        "no longer counts, node labels and the model do. Pod left running"
+    ]
 
 
 def test_a_silent_node_stays_expired_until_it_is_gone() -> None:
@@ -148,8 +234,8 @@ def test_pods_that_run_on_a_silent_node_are_told() -> None:
     [(pod, reason, text)] = place.told.events
     assert (pod, reason) == ("on-n1", "FactsStale")
     assert text == (
-        "No facts from the agent of n1 for 5m1s: what was seen there (links, NVLink domain, cards) no longer counts, "
-        "node labels and the model do. Pod left running"
+        "No facts from the agent of n1 for 5m1s: what was seen there (cards, NVLinks, NVLink domain, network cards, "
+        "rails, GPUDirect) no longer counts, node labels and the model do. Pod left running"
     )
 
 

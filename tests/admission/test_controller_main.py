@@ -303,6 +303,8 @@ async def test_agents_report_to_it_and_their_number_and_age_are_measured(cluster
             telling.cancel()
             await asyncio.wait([telling])
     assert measured['isochrone_hub_nodes{freshness="fresh"}'] == 1
+    assert measured['isochrone_hub_facts{freshness="fresh",part="network"}'] == 1
+    assert measured['isochrone_hub_oldest_facts_seconds{part="gpus"}'] < 300
     assert measured["isochrone_hub_streams"] == 1
     assert measured['isochrone_hub_reports_total{kind="full"}'] == 1
 

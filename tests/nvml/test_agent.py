@@ -19,7 +19,7 @@ from topology.agent.settings import AgentSettings, load
 from topology.bad_input import BadInput
 from topology.clock import monotonic_s
 from topology.facts import report as f
-from topology.facts.age import AgeLimits, Freshness
+from topology.facts.age import AgeLimits, FactPart, Freshness
 from topology.facts.hub import Hub, listening
 from topology.facts.hub_state import HubState
 
@@ -70,6 +70,11 @@ async def test_an_agent_reports_its_machine_and_what_becomes_of_it(tmp_path: Pat
             assert (await asyncio.to_thread(agent.get, "/nothing"))[0] == 404
             assert await asyncio.to_thread(agent.metric, 'isochrone_agent_gpus{health="lost"}') == 1
             assert await asyncio.to_thread(agent.metric, "isochrone_agent_hub_connected") == 1
+            for source in ("nvml", "sysfs", "kubelet"):
+                age_s = await asyncio.to_thread(
+                    agent.metric, f'isochrone_agent_source_age_seconds{{source="{source}"}}'
+                )
+                assert age_s >= 0
             assert agent.rss_mib() <= 60
             # C104: a refusal is said once for each GPU and field, however many collections there were.
             said = [line for line in agent.log.read_text().splitlines() if "does not tell" in line]
@@ -136,7 +141,7 @@ async def test_killing_a_third_of_32_agents_ages_their_facts_and_changes_nothing
                 given = settings | {"ISOCHRONE_COLLECT_EVERY": "2s"}
                 agents.append(stack.enter_context(agent_process(folder, f"n{number:02d}", given)))
             async with asyncio.timeout(120):
-                while known.count(monotonic_s())[Freshness.FRESH] < 32:  # noqa: ASYNC110  # it has no event
+                while known.count(monotonic_s())[FactPart.GPUS][Freshness.FRESH] < 32:  # noqa: ASYNC110  # it has no event
                     await asyncio.sleep(0.1)
             uuids = {gpu.uuid for name in known.nodes() for gpu in _gpus(known, name)}
             assert len(uuids) == sum(len(_gpus(known, name)) for name in known.nodes())
@@ -144,9 +149,13 @@ async def test_killing_a_third_of_32_agents_ages_their_facts_and_changes_nothing
             for agent in agents[:11]:
                 agent.process.kill()
             async with asyncio.timeout(60):
-                while known.count(monotonic_s())[Freshness.STALE] < 11:  # noqa: ASYNC110  # it has no event
+                while known.count(monotonic_s())[FactPart.GPUS][Freshness.STALE] < 11:  # noqa: ASYNC110  # it has no event
                     await asyncio.sleep(0.1)
-            assert known.count(monotonic_s()) == {Freshness.FRESH: 21, Freshness.STALE: 11, Freshness.EXPIRED: 0}
+            assert known.count(monotonic_s())[FactPart.GPUS] == {
+                Freshness.FRESH: 21,
+                Freshness.STALE: 11,
+                Freshness.EXPIRED: 0,
+            }
             assert {name: _gpus(known, name) for name in known.nodes()} == before
 
 

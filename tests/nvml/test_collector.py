@@ -17,7 +17,7 @@ from tests.topology.list_watch_server import LIMIT_S
 from topology.agent.collector import Collector
 from topology.agent.nvml_reader import NvmlReading
 from topology.agent.pod_resources import PodResources
-from topology.agent.sysfs_reader import SysfsReader
+from topology.agent.sysfs_reader import Host, SysfsReader
 from topology.facts import report as f
 from topology.facts.alarms import alarms
 
@@ -121,6 +121,57 @@ async def test_a_hanging_driver_is_lost_and_the_loop_goes_on(tmp_path: Path) -> 
     await made.close()
 
 
+async def test_a_hanging_driver_does_not_stop_the_network_and_a_hanging_sysfs_not_the_gpus(tmp_path: Path) -> None:
+    profiles.write(profiles.hgx_h100(), tmp_path)
+    let_go = threading.Event()
+
+    class Hanging(Script):
+        hangs = False
+
+        def read(self, now_s: float) -> NvmlReading:
+            return super().read(now_s) if not self.hangs or let_go.wait(LIMIT_S) else LOST
+
+    class Sysfs(SysfsReader):
+        hangs = False
+
+        def read(self, gpus: tuple[f.Gpu, ...], pairs: tuple[f.GpuPair, ...]) -> Host:
+            assert not self.hangs or let_go.wait(LIMIT_S)
+            return super().read(gpus, pairs)
+
+    clock, script = [1000.0], Hanging(good(gpu(0, bus_id=profiles.hgx_h100().gpus[0].bus)))
+    made = collector(script, tmp_path, clock)
+    patient_s = made._limit_s
+    made._sysfs = sysfs = Sysfs(str(tmp_path / "sys"), str(tmp_path / "proc"))
+    first = await made.collect()
+    assert (len(first.nics), first.state.gpudirect, first.state.network_good_at_s) == (8, True, None)
+    clock[0], script.hangs = 1015.0, True
+    (tmp_path / "sys/class/infiniband/mlx5_3/ports/1/state").write_text("1: DOWN\n")
+    made._limit_s = 0.1
+    no_driver = await made.collect()
+    made._limit_s = patient_s
+    assert (no_driver.state.nvml, no_driver.gpus) == (f.NvmlState.LOST, first.gpus)
+    assert [nic.ports[0].active for nic in no_driver.nics].count(False) == 1  # seen while the driver hangs
+    assert no_driver.state.network_good_at_s is None
+    let_go.set()
+    script.hangs = False
+    await made.collect()
+    clock[0], sysfs.hangs = 1045.0, True
+    let_go.clear()
+    made._limit_s = 0.1
+    while (no_sysfs := await made.collect()).state.nvml is not f.NvmlState.OK:  # a short limit for both
+        continue
+    made._limit_s = patient_s
+    assert (no_sysfs.state.nvml, no_sysfs.state.nvml_good_at_s) == (f.NvmlState.OK, 1045.0)
+    assert (no_sysfs.gpus, no_sysfs.nics) == (first.gpus, no_driver.nics)  # with their places of before
+    assert (no_sysfs.state.network_good_at_s, no_sysfs.state.gpudirect) == (1015.0, True)
+    assert no_sysfs.state.topology_generation == first.state.topology_generation
+    assert "sysfs does not answer for 0.1s" in no_sysfs.state.problems
+    let_go.set()
+    back = await made.collect()
+    assert back.state.network_good_at_s is None
+    await made.close()
+
+
 async def test_a_silent_kubelet_costs_only_its_part(tmp_path: Path) -> None:
     kubelet = Kubelet()
     kubelet.held = {("ml", "p", "c"): {"nvidia.com/gpu": ["GPU-0"]}}
@@ -131,8 +182,10 @@ async def test_a_silent_kubelet_costs_only_its_part(tmp_path: Path) -> None:
     assert first.pods is not None
     assert first.pods.holdings[0].pod == "p"
     assert first.state.problems == ("nvidia.com/gpu has 2 devices, but 1 whole GPUs answer",)
+    assert first.state.pods_good_at_s is None
     later = await made.collect()
     assert later.pods == first.pods  # with the time at which it was told
+    assert later.state.pods_good_at_s == 1000.0
     assert any(problem.startswith("the kubelet did not answer List: UNAVAILABLE") for problem in later.state.problems)
     await made.close()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +17,7 @@ from topology.facts import agent_pb2 as wire
 from topology.facts import delta as facts_delta
 from topology.facts import report as f
 from topology.facts import wire as facts_wire
-from topology.facts.age import AgeLimits, Freshness
+from topology.facts.age import Aged, AgeLimits, FactPart, Freshness, ages_of
 
 
 def test_the_message_code_is_what_the_protos_give(tmp_path: Path) -> None:
@@ -220,10 +221,36 @@ def test_facts_age_from_fresh_through_stale_to_expired() -> None:
         AgeLimits(stale_s=10, expired_s=10)
 
 
-def test_c098_gpus_of_an_agent_without_nvml_are_stale_at_once_and_expire() -> None:
+def test_c098_a_silent_source_costs_only_its_own_part_which_is_stale_at_once_and_expires() -> None:
     limits = AgeLimits(stale_s=45, expired_s=300)
-    lost = replace(two_gpus(), state=state(nvml=f.NvmlState.LOST, collected_at_s=1001.0, nvml_good_at_s=1000.0))
-    assert facts_age.of_gpus(two_gpus(), 5.0, 5.0, limits) is Freshness.FRESH
-    assert facts_age.of_gpus(lost, 5.0, 5.0, limits) is Freshness.STALE
-    later = replace(lost, state=replace(lost.state, collected_at_s=1300.0))
-    assert facts_age.of_gpus(later, 5.0, 5.0, limits) is Freshness.EXPIRED
+
+    def ages(heard_ago_s: float = 0.0, **given: Any) -> dict[str, tuple[float, str]]:
+        facts = replace(two_gpus(), state=state(collected_at_s=1001.0, **given))
+        found = facts_age.part_ages(facts, 5.0, 5.0 + heard_ago_s, limits)
+        return {part.value: (age.age_s, age.freshness.value) for part, age in found.items()}
+
+    fresh = (0.0, "fresh")
+    assert ages() == {"gpus": fresh, "network": fresh, "pods": fresh}
+    lost: dict[str, Any] = {"nvml": f.NvmlState.LOST, "nvml_good_at_s": 1000.0}
+    assert ages(**lost) == {"gpus": (1.0, "stale"), "network": fresh, "pods": fresh}
+    # Each part from its own last good time: 1001 - 991, 1001 - 601.
+    assert ages(network_good_at_s=991.0, pods_good_at_s=601.0) == {
+        "gpus": fresh,
+        "network": (10.0, "stale"),
+        "pods": (400.0, "expired"),
+    }
+    # And then the agent is silent too, for 50 s.
+    assert ages(50.0, **lost) == {"gpus": (51.0, "stale"), "network": (50.0, "stale"), "pods": (50.0, "stale")}
+
+
+def test_parts_that_are_equally_old_are_said_together() -> None:
+    aged = {
+        FactPart.PODS: Aged(Freshness.STALE, 40.0),
+        FactPart.GPUS: Aged(Freshness.STALE, 40.0),
+        FactPart.NETWORK: Aged(Freshness.EXPIRED, 10.0),
+    }
+    older, younger = ages_of("n1", aged, 100.0)
+    assert (older.age_s, older.parts, older.whole) == (90.0, (FactPart.NETWORK,), False)
+    assert (younger.age_s, younger.parts) == (60.0, (FactPart.GPUS, FactPart.PODS))
+    [silent] = ages_of("n1", dict.fromkeys(FactPart, Aged(Freshness.STALE, 40.0)), 100.0)
+    assert silent.whole

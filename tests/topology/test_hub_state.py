@@ -15,7 +15,7 @@ from topology.facts import agent_pb2 as wire
 from topology.facts import delta as facts_delta
 from topology.facts import report as f
 from topology.facts import wire as facts_wire
-from topology.facts.age import AgeLimits, Freshness
+from topology.facts.age import AgeLimits, FactPart, Freshness, PartAge
 from topology.facts.hub_state import FORGET_S, HubState, Superseded
 
 
@@ -33,6 +33,11 @@ def change(sequence: int, old: f.NodeFacts, new: f.NodeFacts) -> wire.AgentMessa
     return wire.AgentMessage(sequence=sequence, delta=delta)
 
 
+def all_parts(age_s: float, freshness: Freshness) -> dict[FactPart, PartAge]:
+    """Every source answers the agent: its facts are as old as its last word."""
+    return dict.fromkeys(FactPart, PartAge(age_s, freshness))
+
+
 def fuller(facts: f.NodeFacts, used: int) -> f.NodeFacts:
     return replace(facts, memory=(replace(facts.memory[0], used_bytes=used), *facts.memory[1:]))
 
@@ -43,10 +48,10 @@ def test_a_full_report_then_changes() -> None:
     assert hub.facts("n1", 10.0) is None
     assert hub.report("n1", stream, full(2), 11.0).ack.sequence == 2
     found = hub.facts("n1", 12.5)
-    assert found == (two_gpus(), 1.5, Freshness.FRESH)
+    assert found == (two_gpus(), all_parts(1.5, Freshness.FRESH))
     later = fuller(two_gpus(), 7)
     assert hub.report("n1", stream, change(3, two_gpus(), later), 20.0).ack.sequence == 3
-    assert hub.facts("n1", 20.0) == (later, 0.0, Freshness.FRESH)
+    assert hub.facts("n1", 20.0) == (later, all_parts(0.0, Freshness.FRESH))
     assert hub.reports == {"full": 1, "delta": 1, "refused": 0}
 
 
@@ -56,7 +61,7 @@ def test_a_gap_asks_for_a_full_report_and_changes_nothing() -> None:
     hub.report("n1", stream, full(2), 0.0)
     answer = hub.report("n1", stream, change(5, two_gpus(), fuller(two_gpus(), 9)), 1.0)
     assert answer.full_wanted.why == "expected message 3, got 5"
-    assert hub.facts("n1", 1.0) == (two_gpus(), 1.0, Freshness.FRESH)  # as old as before
+    assert hub.facts("n1", 1.0) == (two_gpus(), all_parts(1.0, Freshness.FRESH))  # as old as before
     assert hub.report("n1", stream, full(6, fuller(two_gpus(), 9)), 2.0).ack.sequence == 6
 
 
@@ -71,7 +76,7 @@ def test_after_a_reconnect_the_facts_stay_until_the_next_full_report_and_a_reboo
     hub = HubState()
     hub.report("n1", hub.hello(1, hello(), 0.0), full(2), 0.0)
     hub.hello(1, hello(), 30.0)
-    assert hub.facts("n1", 30.0) == (two_gpus(), 30.0, Freshness.FRESH)
+    assert hub.facts("n1", 30.0) == (two_gpus(), all_parts(30.0, Freshness.FRESH))
     hub.hello(1, hello(boot="b2"), 31.0)
     assert hub.facts("n1", 31.0) is None
 
@@ -94,7 +99,7 @@ def test_a_report_that_cannot_be_read_is_refused_and_changes_nothing() -> None:
     bad = wire.Delta(topology_generation=1, gpus=[wire.Gpu(uuid="GPU-new", health=wire.HEALTHY)])
     answer = hub.report("n1", stream, wire.AgentMessage(sequence=3, delta=bad), 1.0)
     assert "a change names what the last full report named" in answer.full_wanted.why
-    assert hub.facts("n1", 1.0) == (two_gpus(), 1.0, Freshness.FRESH)
+    assert hub.facts("n1", 1.0) == (two_gpus(), all_parts(1.0, Freshness.FRESH))
     assert hub.reports["refused"] == 2
 
 
@@ -117,11 +122,16 @@ def test_c098_a_silent_agents_node_is_stale_then_expired_and_never_empty() -> No
     for now_s, expected in ((45.0, Freshness.FRESH), (46.0, Freshness.STALE), (300.0, Freshness.EXPIRED)):
         found = hub.facts("n1", now_s)
         assert found is not None
-        assert (found[0], found[2]) == (two_gpus(), expected)
+        assert found == (two_gpus(), all_parts(now_s, expected))
     # An agent that reports on, but without NVML, has stale GPUs at once.
     lost = replace(two_gpus(), state=state(nvml=f.NvmlState.LOST, nvml_problem="gone"))
     hub.report("n2", hub.hello(1, hello("n2"), 300.0), full(2, lost), 300.0)
-    assert hub.count(300.0) == {Freshness.FRESH: 0, Freshness.STALE: 1, Freshness.EXPIRED: 1}
+    counts = hub.count(300.0)
+    assert counts[FactPart.GPUS] == {Freshness.FRESH: 0, Freshness.STALE: 1, Freshness.EXPIRED: 1}
+    # Its network cards and who holds what are as fresh as ever.
+    assert counts[FactPart.NETWORK] == {Freshness.FRESH: 1, Freshness.STALE: 0, Freshness.EXPIRED: 1}
+    assert counts[FactPart.PODS] == counts[FactPart.NETWORK]
+    assert hub.oldest(300.0)[FactPart.NETWORK] == 300.0
     assert hub.forget_silent(FORGET_S + 1) == ["n1"]
     assert hub.nodes() == ["n2"]
 

@@ -1,4 +1,4 @@
-"""EDGE: one collection: NVML and sysfs in a thread, the kubelet on the loop, made into the facts of the node.
+"""EDGE: one collection: NVML and sysfs each in a thread, the kubelet on the loop, made into the facts of the node.
 
 Decides what stays when a source is silent, when the topology counts as changed, and when only a restart of the process
 can help. It must never know who gets the facts.
@@ -11,20 +11,46 @@ import logging
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from topology.agent.nvml_reader import NvmlReader, NvmlReading
 from topology.agent.pod_resources import KubeletSilent, PodResources
 from topology.agent.sysfs_reader import Host, SysfsReader
 from topology.clock import monotonic_s, wall_time_s
 from topology.facts.alarms import alarms
-from topology.facts.report import MemoryKind, NodeFacts, NodeState, NvmlState, PodDevices
+from topology.facts.report import Gpu, MemoryKind, NodeFacts, NodeState, NvmlState, PodDevices
 from topology.facts.wire import MOST
 
 log = logging.getLogger(__name__)
 
 LIMIT_S: Final = 30.0  # a driver that takes longer hangs
+T = TypeVar("T")
 GIVE_UP_S: Final = 300.0  # so long NVML may be lost before the kubelet is to restart the agent
+
+
+class Turn(Generic[T]):
+    """Questions to a source that may hang, one at a time in a thread of its own. The next is asked only after the last
+    one was answered, so that a source that hangs holds one thread and no other source."""
+
+    def __init__(self, name: str) -> None:
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._running: asyncio.Future[T] | None = None
+
+    async def ask(self, question: Callable[[], T], limit_s: float) -> T | None:
+        """The answer, or that to the question before if it comes only now; None if there is none within the limit."""
+        if self._running is None:
+            self._running = asyncio.get_running_loop().run_in_executor(self._thread, question)
+        done, _ = await asyncio.wait([self._running], timeout=limit_s)
+        if not done:
+            return None
+        found, self._running = self._running.result(), None
+        return found
+
+    def end(self, last: Callable[[], None] | None = None) -> None:
+        """No more questions; `last` is still done if the source does not hang. Waits for nothing."""
+        if last is not None and (self._running is None or self._running.done()):
+            self._thread.submit(last)
+        self._thread.shutdown(wait=False, cancel_futures=False)
 
 
 class Collector:
@@ -42,10 +68,11 @@ class Collector:
     ) -> None:
         self._nvml, self._sysfs, self._pods = nvml, sysfs, pods
         self._limit_s, self._give_up_s, self._wall_s = limit_s, give_up_s, wall_s
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="nvml")
-        self._running: asyncio.Future[tuple[NvmlReading, Host]] | None = None
+        self._nvml_turn = Turn[NvmlReading]("nvml")
+        self._sysfs_turn = Turn[tuple[tuple[Gpu, ...], Host]]("sysfs")
         self._last: NodeFacts | None = None
         self._pods_last: PodDevices | None = None
+        self._network_good_at_s: float | None = None
         self._bad_since_s: float | None = None
         self.took_s = 0.0
 
@@ -67,16 +94,16 @@ class Collector:
         """The facts as of now; what is silent keeps what it said before, marked. Never raises for a source."""
         began, now_s = monotonic_s(), self._wall_s()
         pods, pods_problem = await self._who_holds(now_s)
-        looked = await self._look(now_s)
-        self._last = self._merged(now_s, looked, pods, pods_problem)
+        reading = await self._look(now_s)
+        host = await self._around(reading)
+        self._last = self._merged(now_s, reading, host, pods, pods_problem)
         self.took_s = monotonic_s() - began
         return self._last
 
     async def close(self) -> None:
         """Waits for a look under way no longer than a moment: a hanging driver must not hold the exit."""
-        if self._running is None or self._running.done():
-            self._thread.submit(self._nvml.close)
-        self._thread.shutdown(wait=False, cancel_futures=False)
+        self._nvml_turn.end(self._nvml.close)
+        self._sysfs_turn.end()
         await self._pods.close()
 
     async def _who_holds(self, now_s: float) -> tuple[PodDevices | None, str]:
@@ -86,45 +113,50 @@ class Collector:
         except KubeletSilent as silent:
             return self._pods_last, str(silent)
 
-    async def _look(self, now_s: float) -> tuple[NvmlReading, Host] | None:
-        """None while the driver hangs. The next look starts only after the last one ended."""
-        if self._running is None:
-            loop = asyncio.get_running_loop()
-            self._running = loop.run_in_executor(self._thread, self._both, now_s)
-        done, _ = await asyncio.wait([self._running], timeout=self._limit_s)
-        if not done:
-            return None
-        found, self._running = self._running.result(), None
-        return found
+    async def _look(self, now_s: float) -> NvmlReading:
+        """What NVML says; that it hangs, where it does."""
+        reading = await self._nvml_turn.ask(lambda: self._nvml.read(now_s), self._limit_s)
+        return reading or NvmlReading(state=NvmlState.LOST, problem=f"NVML does not answer for {self._limit_s:g}s")
 
-    def _both(self, now_s: float) -> tuple[NvmlReading, Host]:
-        reading = self._nvml.read(now_s)
+    async def _around(self, reading: NvmlReading) -> Host | None:
+        """What sysfs says of the machine around the GPUs; None while it hangs."""
         if self._last is None or (reading.state is NvmlState.OK and not reading.skipped):
-            return reading, self._sysfs.read(reading.gpus, reading.pairs)
-        return reading, self._sysfs.read(self._last.gpus, self._last.pairs)  # where those known were
+            gpus, pairs = reading.gpus, reading.pairs
+        else:
+            gpus, pairs = self._last.gpus, self._last.pairs  # where those known were
+        for _ in range(2):  # a late answer is about the GPUs of another look: it is asked for again
+            found = await self._sysfs_turn.ask(lambda: (gpus, self._sysfs.read(gpus, pairs)), self._limit_s)
+            if found is not None and found[0] is gpus:
+                return found[1]
+        return None
 
     def _merged(
-        self, now_s: float, looked: tuple[NvmlReading, Host] | None, pods: PodDevices | None, pods_problem: str
+        self,
+        now_s: float,
+        reading: NvmlReading,
+        host: Host | None,
+        pods: PodDevices | None,
+        pods_problem: str,
     ) -> NodeFacts:
         last = self._last
-        if looked is None:
-            reading = NvmlReading(state=NvmlState.LOST, problem=f"NVML does not answer for {self._limit_s:g}s")
-            host = None
-        else:
-            reading, host = looked
-        problems = list(reading.problems) + ([pods_problem] if pods_problem else [])
+        sysfs_problem = "" if host is not None else f"sysfs does not answer for {self._limit_s:g}s"
+        problems = [*reading.problems, *(problem for problem in (sysfs_problem, pods_problem) if problem)]
         good = reading.state is NvmlState.OK and not reading.skipped
         if good:
             self._bad_since_s = None
         elif reading.state is NvmlState.LOST and self._bad_since_s is None:
             self._bad_since_s = monotonic_s()
         if good or last is None:
-            gpus, pairs, memory = (host.gpus if host else ()), (host.pairs if host else ()), reading.memory
+            # Without sysfs the places of the GPUs are those of before.
+            gpus = host.gpus if host else _placed(reading.gpus, last.gpus if last else ())
+            pairs, memory = host.pairs if host else reading.pairs, reading.memory
             driver, cuda = reading.driver_version, reading.cuda_driver_version
         else:  # what was seen last stays, marked by the state and its time
             gpus, pairs, memory = last.gpus, last.pairs, last.memory
             driver, cuda = last.state.driver_version, last.state.cuda_driver_version
             problems += [reading.skipped] if reading.skipped else []
+        if host is not None:
+            self._network_good_at_s = now_s
         unified = any(reading.kind is MemoryKind.UNIFIED for reading in memory)
         nics = host.nics if host else (last.nics if last else ())
         state = NodeState(
@@ -135,10 +167,12 @@ class Collector:
             nvml_good_at_s=now_s if good else (last.state.nvml_good_at_s if last else None),
             driver_version=driver,
             cuda_driver_version=cuda,
-            nvidia_peermem=host.nvidia_peermem if host else None,
-            dma_buf=host.dma_buf if host else None,
+            nvidia_peermem=host.nvidia_peermem if host else (last.state.nvidia_peermem if last else None),
+            dma_buf=host.dma_buf if host else (last.state.dma_buf if last else None),
             system_memory_total_bytes=host.memory_total_bytes if host and unified else None,
             system_memory_available_bytes=host.memory_available_bytes if host and unified else None,
+            network_good_at_s=None if host else self._network_good_at_s,
+            pods_good_at_s=pods.collected_at_s if pods and pods_problem else None,
         )
         problems += alarms(state, gpus, nics, pods)
         facts = NodeFacts(
@@ -154,6 +188,17 @@ class Collector:
             facts = replace(facts, state=grown)
             log.info("the node's topology changed, generation %d", grown.topology_generation)
         return facts
+
+
+def _placed(gpus: tuple[Gpu, ...], before: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    """GPUs with what sysfs said of them before."""
+    known = {gpu.uuid: gpu for gpu in before}
+    return tuple(
+        replace(gpu, pci_path=known[gpu.uuid].pci_path, numa_node=known[gpu.uuid].numa_node)
+        if gpu.uuid in known
+        else gpu
+        for gpu in gpus
+    )
 
 
 def _shape(facts: NodeFacts) -> object:

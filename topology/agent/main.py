@@ -29,7 +29,7 @@ from topology.agent.settings import AgentSettings, load
 from topology.agent.sysfs_reader import SysfsReader
 from topology.bad_input import BadInput
 from topology.clock import monotonic_s, wall_time_s
-from topology.facts.report import NodeFacts
+from topology.facts.report import NodeFacts, NvmlState
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +62,12 @@ class AgentMetrics(MetricsCollector):
             yield state
             age_s = wall_time_s() - facts.state.collected_at_s
             yield GaugeMetricFamily("isochrone_agent_facts_age_seconds", "Since the last collection.", value=age_s)
+            sources = GaugeMetricFamily(
+                "isochrone_agent_source_age_seconds", "Since a source was last good.", labels=["source"]
+            )
+            for source, good_at_s in _good_at_s(facts).items():
+                sources.add_metric([source], wall_time_s() - good_at_s)
+            yield sources
             alarms = len(facts.state.problems)
             yield GaugeMetricFamily("isochrone_agent_problems", "What does not fit together.", value=alarms)
         took_s = self._collector.took_s
@@ -73,6 +79,17 @@ class AgentMetrics(MetricsCollector):
             for kind, count in self._hub.sent.items():
                 reports.add_metric([kind], count)
             yield reports
+
+
+def _good_at_s(facts: NodeFacts) -> dict[str, float]:
+    """When each source of facts answered last; one that never did is left out."""
+    state, at_s = facts.state, facts.state.collected_at_s
+    found = {
+        "nvml": at_s if state.nvml is NvmlState.OK else state.nvml_good_at_s,
+        "sysfs": state.network_good_at_s or at_s,
+        "kubelet": None if facts.pods is None else state.pods_good_at_s or at_s,
+    }
+    return {source: good_at_s for source, good_at_s in found.items() if good_at_s is not None}
 
 
 class Agent:

@@ -1,4 +1,4 @@
-"""How old a node's facts are, in three words: fresh, stale, expired. Time comes in as an argument.
+"""How old each part of a node's facts is, in three words: fresh, stale, expired. Time comes in as an argument.
 
 Fresh facts are used as they are; stale ones are used and said to be old; expired ones are left out of decisions, as if
 the node had no agent. A node never looks empty because its agent is silent.
@@ -6,6 +6,7 @@ the node had no agent. A node never looks empty because its agent is silent.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -42,39 +43,86 @@ class AgeLimits:
         return Freshness.STALE if age_s > self.stale_s else Freshness.FRESH
 
 
-def of_gpus(facts: NodeFacts, heard_s: float, now_s: float, limits: AgeLimits) -> Freshness:
-    """Freshness of what is said about GPUs: at best stale while NVML is lost, however often the agent reports.
+class FactPart(StrEnum):
+    """What one source of an agent tells. A source that is silent costs its own part only."""
 
-    `heard_s` and `now_s` are on the same clock; the agent's own clock is used for the time since NVML answered only,
-    between two times of its own.
+    GPUS = "gpus"  # NVML: GPUs, memory, NVLinks, MIG, the NVLink domain
+    NETWORK = "network"  # sysfs: network cards, what they are beside, GPUDirect
+    PODS = "pods"  # the kubelet: who holds which device
+
+
+@dataclass(frozen=True, slots=True)
+class PartAge:
+    """How long ago a part was last known to be good, and what that means."""
+
+    age_s: float
+    freshness: Freshness
+
+
+PartAges = Mapping[FactPart, PartAge]
+
+
+def part_ages(facts: NodeFacts, heard_s: float, now_s: float, limits: AgeLimits) -> PartAges:
+    """The age of each part: since the agent was heard, and since its source answered the agent before that.
+
+    A part whose source is silent is at best stale, however often the agent reports. `heard_s` and `now_s` are on the
+    same clock; of the agent's own clock only the time between two of its moments is used.
     """
-    found = limits.freshness(gpu_age_s(facts, heard_s, now_s))
-    return Freshness.STALE if facts.state.nvml is NvmlState.LOST and found is Freshness.FRESH else found
-
-
-def gpu_age_s(facts: NodeFacts, heard_s: float, now_s: float) -> float:
-    """Age in seconds of what is said about GPUs: since the agent was heard, and since NVML answered it before that."""
-    state = facts.state
-    if state.nvml is not NvmlState.LOST:
-        return now_s - heard_s
-    return now_s - heard_s + max(0.0, state.collected_at_s - (state.nvml_good_at_s or 0.0))
+    state, since_s = facts.state, now_s - heard_s
+    silent = (
+        (FactPart.GPUS, (state.nvml_good_at_s or 0.0) if state.nvml is NvmlState.LOST else None),
+        (FactPart.NETWORK, state.network_good_at_s),
+        (FactPart.PODS, state.pods_good_at_s),
+    )
+    as_heard = PartAge(since_s, limits.freshness(since_s))
+    found = dict.fromkeys(FactPart, as_heard)
+    for part, good_at_s in silent:
+        if good_at_s is None:
+            continue
+        age_s = since_s + max(0.0, state.collected_at_s - good_at_s)
+        freshness = limits.freshness(age_s)
+        found[part] = PartAge(age_s, Freshness.STALE if freshness is Freshness.FRESH else freshness)
+    return found
 
 
 @dataclass(frozen=True, slots=True)
 class Aged:
-    """Facts of a node that are not fresh, and the wall time in seconds at which they were last known to be good."""
+    """A part of a node's facts that is not fresh, and the wall time in seconds at which it was last good."""
 
     freshness: Freshness
     good_at_s: float
 
 
+AgedParts = Mapping[FactPart, Aged]
+"""The parts of a node's facts that are not fresh."""
+
+
 @dataclass(frozen=True, slots=True)
 class AgentAge:
-    """How old the facts of one node were when something was decided, for explanations."""
+    """How old the facts of one node were when something was decided, for explanations. `parts` are those that are this
+    old, in their order; all of them where the agent itself is silent."""
 
     node: str
     age_s: float
     freshness: Freshness
+    parts: tuple[FactPart, ...] = tuple(FactPart)
+
+    @property
+    def whole(self) -> bool:
+        """It is about everything that the agent tells."""
+        return len(self.parts) == len(FactPart)
+
+
+def ages_of(node: str, aged: AgedParts, now_s: float) -> tuple[AgentAge, ...]:
+    """For explanations, oldest first: parts that are equally old are said together."""
+    together: dict[tuple[float, Freshness], list[FactPart]] = {}
+    for part in FactPart:
+        if (found := aged.get(part)) is not None:
+            together.setdefault((found.good_at_s, found.freshness), []).append(part)
+    return tuple(
+        AgentAge(node, now_s - good_at_s, freshness, tuple(parts))
+        for (good_at_s, freshness), parts in sorted(together.items())
+    )
 
 
 def say(age_s: float, freshness: Freshness) -> str:

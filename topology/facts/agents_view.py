@@ -1,29 +1,31 @@
 """What the agents of nodes saw, as far as it may be used: fresh and stale facts count, expired ones are left out.
 
-It keeps the last word of every agent, so that facts that expired count again as soon as the agent is heard. It says
-what a change touches: a node table is made anew only where something that counted no longer does, or the other way
-round. No clock: which facts are old comes in.
+Each part of the facts by itself: with NVML lost, the network cards still count. It keeps the last word of every agent,
+so that facts that expired count again as soon as the agent is heard. It says what a change touches: a node table is
+made anew only where something that counted no longer does, or the other way round. No clock: ages come in.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from topology.facts.age import Aged, Freshness
+from topology.facts.age import AgedParts, FactPart, Freshness
 from topology.facts.report import NodeFacts
 from topology.gpus.seen_cards import SeenCards, seen_cards
 from topology.reach.hardware_links import SeenLinks, seen_links
 
 _NO_LINKS, _NO_CARDS = SeenLinks(), SeenCards()
+_IN_TABLE = (FactPart.GPUS, FactPart.NETWORK)
 
 
 class AgentsView:
-    """By node name. `aged` are the nodes whose facts are not fresh; a new mapping after each change, never altered."""
+    """By node name. `aged` are the nodes of whose facts a part is not fresh; a new mapping after each change, never
+    altered."""
 
     def __init__(self) -> None:
         self._links: dict[str, SeenLinks] = {}
         self._cards: dict[str, SeenCards] = {}
-        self.aged: Mapping[str, Aged] = {}
+        self.aged: Mapping[str, AgedParts] = {}
 
     def hear(self, node: str, facts: NodeFacts) -> bool:
         """One agent's facts; whether they say anything else than before that counts."""
@@ -31,7 +33,7 @@ class AgentsView:
         if links == self._links.get(node, _NO_LINKS) and cards == self._cards.get(node, _NO_CARDS):
             return False
         self._links[node], self._cards[node] = links, cards
-        return not self._expired(node)
+        return self._expired(node) != set(_IN_TABLE)
 
     def forget(self, node: str) -> None:
         """The node is gone. How old its agent's facts are stays known: the agent may outlive the Node object."""
@@ -42,26 +44,38 @@ class AgentsView:
         """Whether anything that an agent saw of this node is kept."""
         return node in self._links
 
-    def grow_old(self, changes: Mapping[str, Aged | None]) -> bool:
-        """Nodes whose freshness changed, None for fresh again; whether anything came to count or no longer does."""
-        before = {node for node in changes if self._expired(node)}
-        aged = {**self.aged, **{node: aged for node, aged in changes.items() if aged is not None}}
-        for node, now in changes.items():
-            if now is None:
-                aged.pop(node, None)
+    def grow_old(self, changes: Mapping[str, AgedParts]) -> bool:
+        """Nodes of whose facts another part is not fresh now, nothing for all fresh again; whether anything came to
+        count or no longer does."""
+        before = {node: self._expired(node) for node in changes}
+        aged = {**self.aged, **changes}
+        for node, parts in changes.items():
+            if not parts:
+                del aged[node]
         self.aged = aged
-        return any(self.knows(node) and (node in before) is not self._expired(node) for node in changes)
+        return any(self.knows(node) and before[node] != self._expired(node) for node in changes)
 
     @property
     def links(self) -> dict[str, SeenLinks]:
         """Links of every node, without those whose facts expired."""
-        return {node: links for node, links in self._links.items() if not self._expired(node)}
+        return {
+            node: links.without(gpus=FactPart.GPUS in old, network=FactPart.NETWORK in old)
+            for node, links in self._links.items()
+            if (old := self._expired(node)) != set(_IN_TABLE)
+        }
 
     @property
     def cards(self) -> dict[str, SeenCards]:
         """Cards of every node, without those whose facts expired."""
-        return {node: cards for node, cards in self._cards.items() if not self._expired(node)}
+        return {
+            node: cards.without(gpus=FactPart.GPUS in old, network=FactPart.NETWORK in old)
+            for node, cards in self._cards.items()
+            if (old := self._expired(node)) != set(_IN_TABLE)
+        }
 
-    def _expired(self, node: str) -> bool:
+    def _expired(self, node: str) -> set[FactPart]:
+        """The parts that a node table may not use."""
         aged = self.aged.get(node)
-        return aged is not None and aged.freshness is Freshness.EXPIRED
+        if aged is None:
+            return set()
+        return {part for part in _IN_TABLE if part in aged and aged[part].freshness is Freshness.EXPIRED}

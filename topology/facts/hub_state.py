@@ -14,7 +14,7 @@ from topology.bad_input import BadInput
 from topology.facts import agent_pb2 as wire
 from topology.facts import delta as facts_delta
 from topology.facts import wire as facts_wire
-from topology.facts.age import AgeLimits, Freshness, gpu_age_s, of_gpus
+from topology.facts.age import AgeLimits, FactPart, Freshness, PartAges, part_ages
 from topology.facts.report import NodeFacts, ReachSample
 
 PROTOCOL: Final = 1
@@ -137,35 +137,36 @@ class HubState:
         """All that is known of a node."""
         return self._known.get(node)
 
-    def facts(self, node: str, now_s: float) -> tuple[NodeFacts, float, Freshness] | None:
-        """A node's facts, their age in seconds, and what that age means for its GPUs; None without an agent.
+    def facts(self, node: str, now_s: float) -> tuple[NodeFacts, PartAges] | None:
+        """A node's facts and how old each part of them is; None without an agent.
 
         Expired facts are given too, so that they can be shown; whoever decides leaves them out.
         """
         known = self._known.get(node)
         if known is None or known.facts is None:
             return None
-        return known.facts, now_s - known.heard_s, of_gpus(known.facts, known.heard_s, now_s, self.limits)
+        return known.facts, part_ages(known.facts, known.heard_s, now_s, self.limits)
 
-    def ages(self, now_s: float) -> Iterator[tuple[str, float, Freshness]]:
-        """Every node with facts: its name, and the age in seconds and freshness of what is said about its GPUs."""
+    def ages(self, now_s: float) -> Iterator[tuple[str, PartAges]]:
+        """Every node with facts, and how old each part of them is."""
         for name in self._known:
-            if (found := self.age(name, now_s)) is not None:
-                yield name, *found
+            if (found := self.facts(name, now_s)) is not None:
+                yield name, found[1]
 
-    def age(self, node: str, now_s: float) -> tuple[float, Freshness] | None:
-        """The same of one node; None without facts."""
-        known = self._known.get(node)
-        if known is None or known.facts is None:
-            return None
-        found = of_gpus(known.facts, known.heard_s, now_s, self.limits)
-        return gpu_age_s(known.facts, known.heard_s, now_s), found
+    def count(self, now_s: float) -> dict[FactPart, dict[Freshness, int]]:
+        """Nodes by part and freshness."""
+        found = {part: dict.fromkeys(Freshness, 0) for part in FactPart}
+        for _, ages in self.ages(now_s):
+            for part, age in ages.items():
+                found[part][age.freshness] += 1
+        return found
 
-    def count(self, now_s: float) -> dict[Freshness, int]:
-        """Nodes by freshness."""
-        found = dict.fromkeys(Freshness, 0)
-        for _, _, freshness in self.ages(now_s):
-            found[freshness] += 1
+    def oldest(self, now_s: float) -> dict[FactPart, float]:
+        """The age in seconds of the oldest facts of each part; nothing without an agent."""
+        found: dict[FactPart, float] = {}
+        for _, ages in self.ages(now_s):
+            for part, age in ages.items():
+                found[part] = max(found.get(part, 0.0), age.age_s)
         return found
 
     def measured(self) -> Iterator[tuple[str, ReachSample]]:

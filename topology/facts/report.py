@@ -279,6 +279,8 @@ class NodeState:
     problems: tuple[str, ...] = ()
     system_memory_total_bytes: int | None = None
     system_memory_available_bytes: int | None = None
+    network_good_at_s: float | None = None  # while sysfs is silent: when it answered last
+    pods_good_at_s: float | None = None  # the same of the kubelet
 
     @property
     def gpudirect(self) -> bool | None:

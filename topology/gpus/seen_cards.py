@@ -40,6 +40,20 @@ class SeenCards:
         """No whole GPU is left."""
         return bool(self.split) and all(self.split)
 
+    def without(self, *, gpus: bool, network: bool) -> SeenCards:
+        """The same without what NVML told, without what sysfs told of the network, or without both. Which card is
+        beside which network card is sysfs's word: without NVML it still counts, for as many cards as were seen."""
+        if not gpus and not network:
+            return self
+        links = self.links
+        if links is not None and network:
+            links = replace(links, rails=(), rails_known=False)
+        if not gpus:
+            return replace(self, links=links)
+        if links is not None:
+            links = replace(links, words=tuple(tuple(UNKNOWN for _ in row) for row in links.words), numa=())
+        return SeenCards(links=None if network else links)
+
     def refine(self, cards: NodeCards) -> NodeCards:
         """The node's cards with what was seen: memory by UUID, or by index where the node gives out whole GPUs."""
         if cards.listed:
@@ -48,6 +62,10 @@ class SeenCards:
                 min(mib, seen.get(uuid) or mib) for uuid, mib in zip(cards.uuids, cards.memory_mib, strict=True)
             )
             return replace(cards, memory_mib=memory)
+        if not self.uuids:
+            plain = cards.kind == WHOLE.name and cards.replicas <= 1
+            same = self.links is not None and len(self.links.words) == len(cards.memory_mib)
+            return replace(cards, links=self.links) if plain and same else cards
         whole = [i for i, split in enumerate(self.split) if not split and self.healthy[i]]
         if cards.kind != WHOLE.name or cards.replicas > 1 or len(whole) != len(cards.memory_mib):
             return cards

@@ -28,6 +28,16 @@ class SeenLinks:
     outer: Hardware | None = None
     fabric: str | None = None  # multi-node NVLink domain as GPU feature discovery writes it; "" is: not usable
 
+    def without(self, *, gpus: bool, network: bool) -> SeenLinks:
+        """The same without what NVML told, without what sysfs told of the network, or without both."""
+        if not gpus and not network:
+            return self
+        return SeenLinks(
+            inner=None if gpus else self.inner,
+            outer=None if network else self.outer,
+            fabric=None if gpus else self.fabric,
+        )
+
     def refine(self, links: NodeLinks) -> NodeLinks:
         """The node's links with what was seen in place of what is only known by kind."""
         outer = self.outer if links.rdma else None

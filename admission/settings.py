@@ -170,7 +170,9 @@ class ControllerSettings(IsochroneSettings):
     measured_reach: str = ""  # file of measured reach, as `isochrone reach import --save` writes it; "" is none
     memory_reserve: Share = 0.15  # of each card, that nothing is planned into
     peak_limit: Share = 0.85  # of each card, that requests and prefill peaks together may reach
-    publish_hypernodes: YesNo = False  # make HyperNodes from node labels, unless others made some
+    topology_file: str = ""  # a fabric's file, as `isochrone topology import` reads it; "" is none
+    publish_hypernodes: YesNo = False  # make HyperNodes from what is known of the network, unless others made some
+    publish_node_labels: YesNo = False  # and labels of our own on nodes
     hub_listen: OptionalListen = None  # where node agents report; "" is nowhere
     hub_tls_dir: str = ""  # tls.crt, tls.key, and ca.crt that signed the agents' certificates
     probe_every: WaitS = 300.0  # how old the measurements of a pair of domains may become; "off" orders no probes

@@ -28,6 +28,7 @@ from topology.labels import DECISION, GANG, GATE, PHASE, PHASES
 from topology.measured.layer import MeasuredLayer
 from topology.measured.reach import MeasuredReach
 from topology.objects import HyperNode, Node, Pod
+from topology.reach.sources import NO_FILE, FilePlaces, Sources
 from topology.resources import Amounts, readable_request
 from topology.snapshot import Assumed, NodeTable, Snapshot
 
@@ -61,6 +62,7 @@ class ClusterState:
         self._agents = AgentsView()
         self._nodes: dict[str, Node] = {}
         self._hypernodes: dict[str, HyperNode] = {}
+        self._file = NO_FILE
         self._table: NodeTable | None = None
         self._gangs: dict[GangKey, dict[str, Pod]] = {}
         self._gang_of: dict[str, GangKey] = {}  # by pod uid
@@ -74,8 +76,8 @@ class ClusterState:
 
     # --- changes in ----------------------------------------------------------------------------
 
-    def apply_nodes(self, changes: Iterable[tuple[Node | None, Node | None]]) -> None:
-        """Nodes that came, changed or went. A change that alters no fact (a heartbeat) is no change."""
+    def apply_nodes(self, changes: Iterable[tuple[Node | None, Node | None]]) -> bool:
+        """Nodes that came, changed or went. A change that alters no fact (a heartbeat) is no change: then False."""
         changed = False
         for old, new in changes:
             if new is None:
@@ -91,6 +93,7 @@ class ClusterState:
         if changed:
             self._table = None
             self._touch(grew=True)
+        return changed
 
     def apply_hypernodes(self, changes: Iterable[tuple[HyperNode | None, HyperNode | None]]) -> None:
         """HyperNodes that came, changed or went."""
@@ -102,13 +105,21 @@ class ClusterState:
             self._table = None
         self._touch(grew=True)
 
-    def apply_facts(self, node: str, before: NodeFacts | None, now: NodeFacts) -> None:
-        """What a node's agent reports: its links, and what it measured to others since."""
+    def apply_file(self, places: FilePlaces) -> int:
+        """Where a topology file puts hosts, in place of what the file before said; how many nodes it names."""
+        self._file = places
+        self._table = None
+        self._touch(grew=True)
+        return sum(places.of(node) is not None for node in self._nodes.values())
+
+    def apply_facts(self, node: str, before: NodeFacts | None, now: NodeFacts) -> bool:
+        """What a node's agent reports: its links, and what it measured to others since. Whether the links are new."""
         known = set(before.reach) if before is not None else set()
         self.measured.probe(node, [sample for sample in now.reach if sample not in known])
-        if self._agents.hear(node, now):
+        if changed := self._agents.hear(node, now):
             self._table = None
             self._touch(grew=True)
+        return changed
 
     def apply_ages(self, changes: Mapping[str, AgedParts]) -> bool:
         """Nodes of whose agents' facts some parts became stale, expired, or fresh again: all parts that are not fresh
@@ -149,13 +160,17 @@ class ClusterState:
             pod = self._gangs.get(self._gang_of.get(uid, ("", "")), {}).get(uid)
             self._move(self._assumed, uid, self._promised(pod) if pod is not None else None)
 
+    def sources(self) -> Sources:
+        """What says where nodes stand besides their labels, for publishing: the last word of silent agents too."""
+        return Sources(self._agents.last_links, self._file)
+
     # --- truth out -----------------------------------------------------------------------------
 
     def table(self) -> NodeTable:
         """The node table, rebuilt if a node changed."""
         if self._table is None:
             self._table = NodeTable(
-                self._nodes.values(), self._hypernodes.values(), self._agents.links, self._agents.cards
+                self._nodes.values(), self._hypernodes.values(), self._agents.links, self._agents.cards, self._file
             )
             used = np.zeros_like(self._table.allocatable)
             for holding in (*self._held.values(), *self._assumed.values()):

@@ -71,6 +71,11 @@ RDMA_AVAILABLE: Final = "feature.node.kubernetes.io/rdma.available"
 TRANSPORT: Final = PREFIX + "transport"  # on a node: "rdma" or "tcp", said by a person; wins over detection
 GPUDIRECT: Final = PREFIX + "gpudirect"  # on a node: "false" where RDMA cannot reach GPU memory
 
+# --- node labels that we write, off by default: the name of the HyperNode that the node is in -------
+CLIQUE: Final = PREFIX + "clique"
+IN_LEAF: Final = PREFIX + "leaf"
+IN_SPINE: Final = PREFIX + "spine"
+
 # --- who made an object --------------------------------------------------------------------------
 MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "isochrone"

@@ -23,9 +23,10 @@ from topology.gpus.seen_cards import SeenCards
 from topology.gpus.table import GpuStatic, GpuTable, table_at
 from topology.labels import HOSTNAME
 from topology.objects import HyperNode, Node, PodSpec
-from topology.reach.domains import chain_of, membership
+from topology.reach.domains import membership
 from topology.reach.hardware_links import SeenLinks
 from topology.reach.model import ReachModel, links_of
+from topology.reach.sources import NO_FILE, FilePlaces, Sources
 from topology.resources import GPU, Amounts, parse_amounts
 from topology.selectors import accepts
 
@@ -45,6 +46,7 @@ class NodeTable:
         hypernodes: Iterable[HyperNode] = (),
         seen: Mapping[str, SeenLinks] | None = None,
         cards: Mapping[str, SeenCards] | None = None,
+        file: FilePlaces = NO_FILE,
     ) -> None:
         self.nodes: tuple[Node, ...] = tuple(sorted(nodes, key=lambda n: n.metadata.name))
         # Copies, one after the other in memory: looking up names that lie among all of their nodes is twice as slow.
@@ -52,7 +54,8 @@ class NodeTable:
         self.index: dict[str, int] = dict(zip(self.names, list(range(len(self.names))), strict=True))
         told = membership(self.nodes, hypernodes)
         agents = [(seen or {}).get(name, _NOTHING_SEEN) for name in self.names]
-        self.chains = tuple(a.refine_chain(chain_of(n, told)) for a, n in zip(agents, self.nodes, strict=True))
+        sources = Sources(seen or {}, file)
+        self.chains = tuple(sources.chain(node, told) for node in self.nodes)
         links = [agent.refine(links_of(node)) for agent, node in zip(agents, self.nodes, strict=True)]
         self.reach: ReachModel = ReachModel(self.chains, links)
         self._seen_cards = dict(cards or {})

@@ -18,6 +18,8 @@ from admission.controller.agent_ages import AgentAges
 from admission.controller.measured_watch import MeasuredWatch
 from admission.controller.metrics import ControllerMetrics
 from admission.controller.probe_orders import ProbeOrders
+from admission.controller.publishing import publication
+from admission.controller.topology_watch import TopologyWatch
 from admission.gangs.announce import Announcer
 from admission.gangs.batch import BatchAdmission
 from admission.gangs.departures import Departures
@@ -43,8 +45,6 @@ from topology.cluster_state import ClusterState
 from topology.facts.age import AgeLimits
 from topology.facts.hub_state import HubState
 from topology.facts.report import NodeFacts
-from topology.gpus.capacity import node_cards
-from topology.hypernodes.publisher import HyperNodePublisher
 from topology.kube.api import KubeApi
 from topology.kube.errors import ApiFailure
 from topology.kube.events import EventSettings, EventSink
@@ -161,9 +161,16 @@ class Controller:
         self.renewal = Renewal(self.state, gatekeeper, self.announcer, self.snapshot, settings.replan_after)
         self.retirement = Retirement(self.state, gatekeeper, self.pods.objects, groups)
         self._departures, self._api = departures, api
-        self.publisher = HyperNodePublisher(api, self.nodes.objects.values, self.hypernodes.objects.values, _has_gpus)
-        self.publishes = settings.publish_hypernodes
+        self.published = publication(
+            api,
+            settings,
+            self.state,
+            self.nodes.objects.values,
+            self.hypernodes.objects.values,
+            lambda node: self.agents.facts(node, monotonic_s()) is not None,
+        )
         self.measured = MeasuredWatch(settings.measured_reach, self.state, self._reach_changed)
+        self.topology_file = TopologyWatch(settings.topology_file, self.state, self._reach_changed)
         self.ages = AgentAges(self.agents, self.state, self.events, self._reach_changed)
         self.metrics.follow(self)
 
@@ -215,26 +222,28 @@ class Controller:
     # --- what the watches say --------------------------------------------------------------------
 
     def _on_nodes(self, changes: Sequence[Change[Node]]) -> None:
-        self.state.apply_nodes(_pairs(changes))
-        self.publisher.nodes_changed()
+        if self.state.apply_nodes(_pairs(changes)):
+            self.published.changed()
         self.batch.room_appeared()
         self.announcer.nodes_changed()
 
     def _on_facts(self, node: str, before: NodeFacts | None, now: NodeFacts) -> None:
-        self.state.apply_facts(node, before, now)
+        if self.state.apply_facts(node, before, now):
+            self.published.changed()
         self.ages.heard(node)
         if self.probes is not None:
             self.probes.heard(node, before, now)
         self.batch.room_appeared()
 
     def _reach_changed(self) -> None:
-        """New measurements count: what waits may be near enough, what runs may have come too far apart."""
+        """Other measurements or domains count: what waits may be near enough, what runs may have come too far apart."""
+        self.published.changed()
         self.batch.room_appeared()
         self.announcer.nodes_changed()
 
     def _on_hypernodes(self, changes: Sequence[Change[HyperNode]]) -> None:
         self.state.apply_hypernodes(_pairs(changes))
-        self.publisher.nodes_changed()
+        self.published.changed()
         self.batch.room_appeared()
 
     def _on_queues(self, changes: Sequence[Change[Queue]]) -> None:
@@ -283,6 +292,7 @@ class Controller:
             for informer in (*self.informers.values(), *self.workloads):
                 tasks.create_task(informer.run())
             tasks.create_task(self.measured.run())
+            tasks.create_task(self.topology_file.run())
             tasks.create_task(self.events.run())
             tasks.create_task(self.announcer.run())
             # Planning on half a list would book what the other half holds.
@@ -292,15 +302,9 @@ class Controller:
             gc.freeze()  # imports and first lists stay for good: no collection need look at them again
             tasks.create_task(self._watch_form())
             tasks.create_task(self.batch.run())
-            if self.publishes:
-                tasks.create_task(self.publisher.run())
+            tasks.create_task(self.published.run())
             tasks.create_task(self.renewal.run())
             tasks.create_task(self.retirement.run())
-
-
-def _has_gpus(node: Node) -> bool:
-    cards = node_cards(node)
-    return bool(cards.memory_mib) or cards.all_mig
 
 
 def _pairs(changes: Sequence[Change[T]]) -> list[tuple[T | None, T | None]]:

@@ -55,6 +55,11 @@ class ControllerMetrics(Collector):
         yield GaugeMetricFamily(
             "isochrone_facts_age_seconds", "Since the API server was last heard.", value=controller.facts_age_s()
         )
+        yield GaugeMetricFamily(
+            "isochrone_topology_conflicts",
+            "Pairs of sources that put nodes into different groups.",
+            value=len(controller.published.conflicts),
+        )
         yield CounterMetricFamily("isochrone_plans", "Gangs planned.", value=controller.batch.plans)
         writes = CounterMetricFamily("isochrone_pod_writes", "Writes to pods by kind.", labels=["kind"])
         gatekeeper = controller.announcer.gatekeeper

@@ -466,6 +466,30 @@ def test_measured_reach_is_mounted_where_the_controller_looks() -> None:
     assert spec["volumes"] == [{"name": mount["name"], "configMap": {"name": "ours", "optional": True}}]
 
 
+def test_a_topology_file_is_mounted_where_the_controller_looks() -> None:
+    rendered = template("controller.topologyFile=fabric", "controller.measuredReach=ours")
+    spec = named("Deployment", "isochrone-controller", rendered)["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+    [env] = [each for each in container["env"] if each["name"] == "ISOCHRONE_TOPOLOGY_FILE"]
+    [mount] = [each for each in container["volumeMounts"] if each["name"] == "topology"]
+    assert env["value"] == f"{mount['mountPath']}/topology"
+    assert "subPath" not in mount  # a file mounted by itself does not change
+    assert {"name": "topology", "configMap": {"name": "fabric", "optional": True}} in spec["volumes"]
+    assert "measured" in {volume["name"] for volume in spec["volumes"]}
+
+
+@pytest.mark.parametrize(("publish", "more"), [("false", set()), ("true", {"patch"})])
+def test_nodes_are_written_only_where_that_is_asked_for(publish: str, more: set[str]) -> None:
+    rendered = template(f"controller.publishNodeLabels={publish}")
+    rules = [
+        rule
+        for rule in named("ClusterRole", "isochrone-controller", rendered)["rules"]
+        if rule["resources"] == ["nodes"]
+    ]
+    assert [set(rule["verbs"]) for rule in rules] == [{"get", "list", "watch"} | more]
+    assert ("ISOCHRONE_PUBLISH_NODE_LABELS" in str(rendered)) == bool(more)
+
+
 @pytest.mark.parametrize(("publish", "more"), [("false", set()), ("true", {"create", "patch", "delete"})])
 def test_hypernodes_are_written_only_where_that_is_asked_for(publish: str, more: set[str]) -> None:
     rendered = template(f"controller.publishHyperNodes={publish}")

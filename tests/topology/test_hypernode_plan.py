@@ -10,13 +10,17 @@ from hypothesis import strategies as st
 
 from tests.scheduler.clusters import node
 from tests.scheduler.small_cases import Choices
-from topology.hypernodes.plan import NAME_CHARS, Desired, fabric_disagreements, plan_hypernodes
+from topology.hypernodes.disagreements import disagreements
+from topology.hypernodes.plan import NAME_CHARS, Desired, plan_hypernodes
+from topology.hypernodes.publication import Publication
 from topology.hypernodes.publisher import HyperNodePublisher
 from topology.hypernodes.steps import Apply, Delete, Step, steps
 from topology.kube.errors import ApiError
 from topology.labels import ACCELERATOR, MANAGED_BY, NVLINK_CLIQUE, ZONE
 from topology.objects import HyperNode, HyperNodeMember, HyperNodeSpec, MemberSelector, Metadata, NameMatch, Node
-from topology.reach.domains import membership
+from topology.reach.domains import DomainChain, membership
+from topology.reach.hardware_links import SeenLinks
+from topology.reach.sources import NO_SOURCES, FilePlaces, Sources
 
 
 def as_there(desired: Desired) -> HyperNode:
@@ -119,15 +123,14 @@ def test_c085_two_labels_that_disagree_are_told_and_the_clique_counts() -> None:
         return node(name, labels={NVLINK_CLIQUE: clique, ACCELERATOR: accelerator})
 
     # A hash in place of the id is no disagreement: the same nodes share it.
-    assert fabric_disagreements([labelled("n1", "u.1", "x8f1"), labelled("n2", "u.1", "x8f1")]) == ()
+    assert disagreements([labelled("n1", "u.1", "x8f1"), labelled("n2", "u.1", "x8f1")], NO_SOURCES) == ()
     apart = [labelled("n1", "u.1", "x8f1"), labelled("n2", "u.1", "x9aa")]
-    assert fabric_disagreements(apart) == (
+    assert disagreements(apart, NO_SOURCES) == (
         f"nodes with {NVLINK_CLIQUE} 'u.1' have several values of {ACCELERATOR}; {NVLINK_CLIQUE} counts",
     )
     made = plan_hypernodes(apart, ())
     assert [d.members for d in made.desired.values() if d.tier == 1] == [("n1", "n2")]
-    assert made.warnings == fabric_disagreements(apart)
-    assert len(fabric_disagreements([labelled("n1", "u.1", "x8f1"), labelled("n2", "u.2", "x8f1")])) == 1
+    assert len(disagreements([labelled("n1", "u.1", "x8f1"), labelled("n2", "u.2", "x8f1")], NO_SOURCES)) == 1
 
 
 def test_hypernodes_of_others_are_adopted_and_never_written() -> None:
@@ -165,6 +168,17 @@ def test_one_that_somebody_wrote_into_is_written_anew() -> None:
     assert [type(step) for step in steps([odd], desired)] == [Apply]
 
 
+def _sources(choose: Choices) -> Sources:
+    """Agents and a file that say anything at all about the same nodes."""
+    names = [f"n{i}" for i in range(7) if choose.rarely(3)]
+    seen = {name: SeenLinks(fabric=choose.of(("c0", "c1", "", None))) for name in names}
+    places = {
+        f"n{i}": DomainChain("/", choose.of(("", "//s1")), choose.of(("", "//l1", "//l2")), choose.of(("", "c1")))
+        for i in range(3)
+    }
+    return Sources(seen, FilePlaces(places if choose.rarely(2) else {}))
+
+
 def _cluster(choose: Choices) -> list[Node]:
     nodes = []
     for i in range(choose.of(range(7))):
@@ -182,12 +196,12 @@ def _cluster(choose: Choices) -> list[Node]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.binary(min_size=50, max_size=50), min_size=1, max_size=4))
+@given(st.lists(st.binary(min_size=80, max_size=80), min_size=1, max_size=4))
 def test_it_is_a_tree_at_every_moment(clusters: list[bytes]) -> None:
     there: dict[str, HyperNode] = {}
     for data in clusters:
-        nodes = _cluster(Choices(data))
-        desired = plan_hypernodes(nodes, there.values()).desired
+        nodes, sources = _cluster(choose := Choices(data)), _sources(choose)
+        desired = plan_hypernodes(nodes, there.values(), sources).desired
         for step in steps(there.values(), desired):
             apply_step(there, step)
             tree(there.values())
@@ -196,7 +210,7 @@ def test_it_is_a_tree_at_every_moment(clusters: list[bytes]) -> None:
         lowest = {h.spec.tier for h in there.values() if any(m.type == "Node" for m in h.spec.members or ())}
         assert len(lowest) <= 1
         assert not lowest or lowest == {min(h.spec.tier for h in there.values())}
-        assert steps(there.values(), plan_hypernodes(nodes, there.values()).desired) == []
+        assert steps(there.values(), plan_hypernodes(nodes, there.values(), sources).desired) == []
 
 
 class _Server:
@@ -224,11 +238,19 @@ class _Server:
         return True
 
 
+async def _at_once() -> None:
+    """Nobody has to be waited for."""
+
+
 async def test_the_publisher_writes_the_difference_and_goes_on_after_a_refusal() -> None:
     server = _Server()
     nodes = [node("n1", zone="z1", leaf="l1"), node("n2", zone="z1", leaf="l2"), node("cpu", gpus=0, leaf="l3")]
-    publisher = HyperNodePublisher(
-        server, lambda: nodes, lambda: list(server.there.values()), lambda n: n.metadata.name != "cpu"
+    publisher = Publication(
+        lambda: nodes,
+        lambda n: n.metadata.name != "cpu",
+        lambda: NO_SOURCES,
+        [HyperNodePublisher(server, lambda: list(server.there.values()))],
+        _at_once,
     )
     server.refuse = 1
     with pytest.raises(ApiError):

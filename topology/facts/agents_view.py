@@ -65,6 +65,11 @@ class AgentsView:
         }
 
     @property
+    def last_links(self) -> Mapping[str, SeenLinks]:
+        """Links of every node, however old: what is published of a node stays while its agent is silent."""
+        return self._links
+
+    @property
     def cards(self) -> dict[str, SeenCards]:
         """Cards of every node, without those whose facts expired."""
         return {

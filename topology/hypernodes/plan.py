@@ -1,5 +1,7 @@
 """Which HyperNodes a cluster should have: a tree of NVLink cliques, leaves, spines and zones, for Volcano's own plugin.
 
+Nodes are where labels, a topology file and agents say (topology/reach/sources.py); HyperNodes of others are no source.
+
 Rules of this file. (1) A tree by construction: each group of a level gets one parent on the next level, so there are
 never two parents (which would stop all of Volcano's topology jobs) and never a cycle. (2) Every GPU node is in exactly
 one HyperNode of the lowest level that exists: Volcano looks nodes up on that tier alone. Nodes without a value there go
@@ -21,9 +23,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from topology.labels import ACCELERATOR, MANAGED_BY, MANAGER, NVLINK_CLIQUE
+from topology.labels import MANAGED_BY, MANAGER
 from topology.objects import HyperNode, Node
-from topology.reach.domains import DomainChain, chain_of
+from topology.reach.domains import DomainChain
+from topology.reach.sources import NO_SOURCES, Sources
 
 LEVELS: Final = ("fabric", "leaf", "spine", "zone")
 TIER_OF: Final = {level: at for at, level in enumerate(LEVELS, start=1)}
@@ -47,6 +50,7 @@ class Desired:
     tier_name: str
     members: tuple[str, ...]
     of_nodes: bool
+    rest: bool = field(default=False, compare=False)  # of those for whom nobody states a value on this level
 
     def as_object(self) -> dict[str, Any]:
         """For server-side apply."""
@@ -76,16 +80,17 @@ def is_ours(hypernode: HyperNode) -> bool:
     return hypernode.metadata.label(MANAGED_BY) == MANAGER
 
 
-def plan_hypernodes(gpu_nodes: Iterable[Node], existing: Iterable[HyperNode]) -> HyperNodePlan:
-    """What should be there for these nodes, from their labels alone."""
+def plan_hypernodes(
+    gpu_nodes: Iterable[Node], existing: Iterable[HyperNode], sources: Sources = NO_SOURCES
+) -> HyperNodePlan:
+    """What should be there for these nodes."""
     nodes = sorted(gpu_nodes, key=lambda n: n.metadata.name)
-    warnings = fabric_disagreements(nodes)
     foreign = sorted(h.metadata.name for h in existing if not is_ours(h))
     if foreign:
         shown = ", ".join(foreign[:NAMES_SHOWN]) + (" ..." if len(foreign) > NAMES_SHOWN else "")
         adopted = f"{len(foreign)} HyperNodes of others are adopted ({shown}): none are made"
-        return HyperNodePlan(warnings=(*warnings, adopted))
-    chains = {node.metadata.name: chain_of(node, {}) for node in nodes}
+        return HyperNodePlan(warnings=(adopted,))
+    chains = {node.metadata.name: sources.chain(node, {}) for node in nodes}
     levels = [level for level in LEVELS if any(_value(chain, level) for chain in chains.values())]
     if not levels:
         levels = ["leaf"]
@@ -108,27 +113,7 @@ def plan_hypernodes(gpu_nodes: Iterable[Node], existing: Iterable[HyperNode]) ->
             above.setdefault(parent, []).append(child)
         made += [_made(level, group, tuple(children), of_nodes=False) for group, children in sorted(above.items())]
         holds = {_name(level, group): [n for c in each for n in holds[c]] for group, each in above.items()}
-    return HyperNodePlan({each.name: each for each in made}, (*warnings, *told))
-
-
-def fabric_disagreements(nodes: Sequence[Node]) -> tuple[str, ...]:
-    """Where the two labels of an NVLink domain group nodes differently; `nvidia.com/gpu.clique` is the one that counts.
-
-    Values are opaque (a writer may have put a hash in place of a long id), so only which nodes share one is compared.
-    """
-    both = [(n.metadata.label(NVLINK_CLIQUE), n.metadata.label(ACCELERATOR)) for n in nodes]
-    pairs = sorted({pair for pair in both if all(pair)})
-    found = []
-    for one, named, against in ((0, NVLINK_CLIQUE, ACCELERATOR), (1, ACCELERATOR, NVLINK_CLIQUE)):
-        several = Counter(pair[one] for pair in pairs)
-        split = sorted(value for value, count in several.items() if count > 1)
-        if split:
-            found.append(
-                f"nodes with {named} {split[0]!r} have several values of {against}"
-                + (f", and {len(split) - 1} more like it" if len(split) > 1 else "")
-                + f"; {NVLINK_CLIQUE} counts"
-            )
-    return tuple(found)
+    return HyperNodePlan({each.name: each for each in made}, tuple(told))
 
 
 def _value(chain: DomainChain, level: str) -> str:
@@ -153,4 +138,5 @@ def _name(level: str, group: Group) -> str:
 
 
 def _made(level: str, group: Group, members: tuple[str, ...], *, of_nodes: bool) -> Desired:
-    return Desired(_name(level, group), TIER_OF[level], WORD_OF[level], tuple(sorted(members)), of_nodes)
+    name, rest = _name(level, group), group[0] != level
+    return Desired(name, TIER_OF[level], WORD_OF[level], tuple(sorted(members)), of_nodes, rest)

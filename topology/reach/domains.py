@@ -1,4 +1,4 @@
-"""Which network domains a node stands in, from labels first and HyperNodes where labels are silent.
+"""Which network domains a node stands in: labels first, then a topology file, then HyperNodes where both are silent.
 
 A chain has five tiers, narrowest last: zone, spine, leaf, NVLink fabric, host. Two nodes that share a tier's value
 share that domain. A tier that nobody states is the empty string and is never shared, except the zone: a cluster without
@@ -27,17 +27,26 @@ class DomainChain:
     fabric: str = ""
 
 
-def chain_of(node: Node, hypernodes: Mapping[str, tuple[str, ...]]) -> DomainChain:
-    """The chain of one node; `hypernodes` is what `membership` returned (tier 1 first)."""
+def chain_of(node: Node, hypernodes: Mapping[str, tuple[str, ...]], told: DomainChain | None = None) -> DomainChain:
+    """The chain of one node, without what agents see; `hypernodes` is what `membership` returned (tier 1 first).
+
+    `told` is the node's place in a topology file; only its zone, spine and leaf are looked at, and only where no label
+    of the node names a zone or a switch. Raises nothing.
+    """
     place = place_of(node.metadata.labels or {})
     leaf, spine = (*place.tiers, "", "")[:2]
-    told = hypernodes.get(node.metadata.name, ())
-    if not leaf and told:
-        leaf = "hypernode:" + told[0]
-    if not spine and len(told) > 1:
-        spine = "hypernode:" + told[1]
-    # Leaf and spine names repeat between zones in some estates; the zone in front keeps them apart.
     where = f"{place.region}/{place.zone}"
+    if told is not None:
+        if not any(place.tiers):
+            leaf, spine = (tier.removeprefix(f"{told.zone}/") for tier in (told.leaf, told.spine))
+        if where == "/":
+            where = told.zone or where
+    above = hypernodes.get(node.metadata.name, ())
+    if not leaf and above:
+        leaf = "hypernode:" + above[0]
+    if not spine and len(above) > 1:
+        spine = "hypernode:" + above[1]
+    # Leaf and spine names repeat between zones in some estates; the zone in front keeps them apart.
     return DomainChain(
         zone=where,
         spine=f"{where}/{spine}" if spine else "",

@@ -66,6 +66,7 @@ class ClusterState:
         self._table: NodeTable | None = None
         self._gangs: dict[GangKey, dict[str, Pod]] = {}
         self._gang_of: dict[str, GangKey] = {}  # by pod uid
+        self._changed: set[GangKey] = set()  # whose pods, or what is assumed of them, changed
         self._held: dict[str, Assumed] = {}  # by pod uid: bound pods
         self._assumed: dict[str, Assumed] = {}  # by pod uid: planned or nominated, not bound
         self._used = np.zeros((0, 0), dtype=np.int64)
@@ -152,12 +153,15 @@ class ClusterState:
         """Count a planned pod on a node until it is bound, deleted or let go by `unassume`."""
         if uid not in self._held:
             self._move(self._assumed, uid, Assumed(node, amounts, hold))
+            self._changed |= {self._gang_of[uid]} if uid in self._gang_of else set()
 
     def unassume(self, uid: str) -> None:
         """What was planned for a pod no longer counts; if it was seen released, its nomination does. Unknown uids are
         no error."""
         if uid in self._assumed:
-            pod = self._gangs.get(self._gang_of.get(uid, ("", "")), {}).get(uid)
+            key = self._gang_of.get(uid)
+            pod = self._gangs[key][uid] if key is not None else None
+            self._changed |= {key} if key is not None else set()
             self._move(self._assumed, uid, self._promised(pod) if pod is not None else None)
 
     def sources(self) -> Sources:
@@ -217,6 +221,11 @@ class ClusterState:
         """All gangs with live pods: key to pods by uid. Read only."""
         return self._gangs
 
+    def take_changed(self) -> set[GangKey]:
+        """Gangs whose pods, or what is assumed of them, changed since this was last asked; some may be gone."""
+        changed, self._changed = self._changed, set()
+        return changed
+
     def is_assumed(self, uid: str) -> bool:
         """Whether the pod is planned or nominated and not yet bound."""
         return uid in self._assumed
@@ -225,6 +234,8 @@ class ClusterState:
 
     def _learn(self, pod: Pod, old: Pod | None) -> None:
         uid, key = pod.metadata.uid, gang_key(pod)
+        if key is not None:
+            self._changed.add(key)
         if self._gang_of.get(uid) != key:
             self._leave_gang(uid)
         if pod.finished:
@@ -276,6 +287,7 @@ class ClusterState:
     def _leave_gang(self, uid: str) -> None:
         key = self._gang_of.pop(uid, None)
         if key is not None:
+            self._changed.add(key)
             pods = self._gangs[key]
             del pods[uid]
             if not pods:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Set
 from typing import Any, Final
 
 from admission.gangs.departures import Departures
-from admission.gangs.fairness import Fairness, priority_of
+from admission.gangs.fairness import Fairness, Older, priority_of
 from admission.gangs.gang_request import GangView, complete, lost_partners, view_of
 from admission.gangs.gang_track import BatchSettings, Track
 from admission.gangs.identity import podgroup_name
@@ -68,7 +68,7 @@ class BatchAdmission:
             track = self._tracks.get(key)
             if not pods:
                 if (gone := self._tracks.pop(key, None)) is not None:
-                    self._turn.give_back(gone)
+                    self._turn.give_back(key, gone)
                     self._fairness.forget(key)
                     self._free_those_behind(key)
                 continue
@@ -105,6 +105,7 @@ class BatchAdmission:
     def pod_group_changed(self, group: PodGroup, gone: bool) -> None:
         """A PodGroup came, changed or went: ours may have to be made again, somebody else's may be awaited."""
         meta = group.metadata
+        self._fairness.promised.group_changed(f"{meta.namespace}/{meta.name}")
         mine = (meta.namespace, meta.label(GANG))
         if (track := self._tracks.get(mine)) is not None and gone:
             track.group_made = False
@@ -208,14 +209,14 @@ class BatchAdmission:
         retry_s = track.due_s
         if track.reserved_until_s is not None and now >= track.reserved_until_s:
             log.info("gang %s/%s: the room kept for pods to come is given back", *key)
-            self._turn.give_back(track)
+            self._turn.give_back(key, track)
         track.dirty, track.due_s, track.behind = False, None, None
         self._check_group(key, track, now)
         pods = self._state.gang_pods(*key)
         none_held = not any(pod.has_gate(GATE) for pod in pods)
         if track.reserved and none_held and not self._departures.more_later(pods):
             log.info("gang %s/%s: nobody is to come any more for whom room was kept", *key)
-            self._turn.give_back(track)
+            self._turn.give_back(key, track)
         if track.group_made and not track.going and none_held:
             track.waiting_growth = None  # all of it was let go: by far the most common look
             return
@@ -246,7 +247,7 @@ class BatchAdmission:
             self._turn.say(view.held, for_group(missing))
             return
         if lost := lost_partners(view, self._state.table()):
-            track.below = False
+            track.standing = None
             self._turn.wait(track, view.held, for_lost(lost))  # a node that comes back, or a pod that goes, is growth
             return
         work = self._turn.take(track, view, now, lambda: self._older(key))
@@ -254,13 +255,15 @@ class BatchAdmission:
             self._free_those_behind(key)
             self._start(key, track, work)
 
-    def _older(self, key: GangKey) -> list[GangKey]:
-        """Gangs below their minimum that wait for room and rank before this one, first in rank first."""
+    def _older(self, key: GangKey) -> Older:
+        """Gangs below their minimum that wait and rank before this one, first in rank first."""
         mine = self._rank(key)
-        waiting = [
-            other for other in self._lively if other != key and (t := self._tracks.get(other)) is not None and t.stands
-        ]
-        return sorted((k for k in waiting if self._rank(k) < mine), key=self._rank)
+        waiting = {
+            other: t.standing
+            for other in self._lively
+            if other != key and (t := self._tracks.get(other)) is not None and t.stands and t.standing is not None
+        }
+        return {other: waiting[other] for other in sorted(waiting, key=self._rank) if self._rank(other) < mine}
 
     def _free_those_behind(self, key: GangKey) -> None:
         """Whoever waited behind this gang is asked again."""

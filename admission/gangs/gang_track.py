@@ -9,6 +9,7 @@ import asyncio
 from dataclasses import dataclass, field
 
 from admission.gangs.let_go import Letting
+from admission.gangs.overtaking import Standing
 from topology.cluster_state import GangKey
 
 
@@ -32,15 +33,15 @@ class Track:
     awaits_group: str = ""
     awaits_queue: bool = False  # its queue cannot hold all of it
     behind: GangKey | None = None  # an older gang that must go first
-    below: bool = False  # at the last plan, too few of its pods had places for its minimum
+    standing: Standing | None = None  # at the last plan, too few of its pods had places for its minimum
     reserved: set[str] = field(default_factory=set)  # room kept for pods that do not exist yet
     reserved_until_s: float | None = None
     tries: int = 0
 
     @property
     def stands(self) -> bool:
-        """It waits for room for its minimum, so that younger gangs may have to stay behind it."""
-        return self.waiting_growth is not None and self.below
+        """It waits for room or quota for its minimum, so that younger gangs may have to stay behind it."""
+        return self.waiting_growth is not None and self.standing is not None
 
     @property
     def next_s(self) -> float | None:

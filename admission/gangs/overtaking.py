@@ -1,17 +1,30 @@
-"""Bounded overtaking: a gang that waits for room is passed by younger ones only so often. Pure.
+"""Bounded overtaking: a gang that waits for room or quota is passed by younger ones only so often. Pure.
 
 Small gangs find room that a large older one cannot use, and letting them go keeps GPUs busy; for ever, it would starve
 the large one. So passes are counted, and once a gang was passed `limit` times, those behind it wait, where they would
-take room that it may need, until it has gone. A gang that would not fit an empty cluster holds up nobody.
+take room or quota that it may need, until it has gone. A gang that would not fit an empty cluster, or the empty queue,
+holds up nobody.
 
 Counts are forgotten with the process; the bound then starts anew, and no promise is broken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
+from scheduler.request import GangRequest
 from topology.cluster_state import GangKey
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a gang asked for that waits with too few of its pods placed: whoever passes it may be in its way."""
+
+    request: GangRequest
+    units: Mapping[str, str]  # pod uid to unit
+    queue: str
+    for_quota: bool = False  # its queue lacks room, not the nodes
 
 
 class Overtaking:
@@ -35,7 +48,7 @@ class Overtaking:
         """How often others went past it while it waited."""
         return self._passed.get(key, 0)
 
-    def stands_before(self, older_waiting: Sequence[GangKey], competes: Callable[[GangKey], bool]) -> GangKey | None:
+    def stands_before(self, older_waiting: Iterable[GangKey], competes: Callable[[GangKey], bool]) -> GangKey | None:
         """The first in rank that may not be passed again by somebody with whom it `competes`."""
         for older in older_waiting:
             if self.passed(older) >= self._limit and competes(older):

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from admission.gangs.units import core_of
 from scheduler.request import GangRequest, PodRequest
 from topology.bad_input import BadInput
-from topology.labels import PHASES
 from topology.objects import Queue
 from topology.resources import PODS, Amounts, parse_amounts, sum_amounts
 
@@ -82,6 +82,23 @@ class QueueRoom:
         ]
         return min(gaps, key=lambda g: (g.left / max(g.need, 1), g.queue, g.resource), default=None)
 
+    def could_hold(self, wanted: Mapping[str, int]) -> bool:
+        """Whether it could if nothing else were in any of these queues."""
+        return self.problem is None and all(
+            wanted.get(name, 0) <= amount for _, cap, _ in self._limits for name, amount in cap.items() if name != PODS
+        )
+
+    def keeps_out(self, taken: Mapping[str, int], others: QueueRoom, need: Mapping[str, int]) -> bool:
+        """Whether, once this queue has taken so much, one that both are in lacks what those of the other need."""
+        shared = {queue for queue, _, _ in others._limits}
+        return any(
+            taken.get(name, 0) > 0 and need.get(name, 0) > max(0, left[name] - taken[name])
+            for queue, _, left in self._limits
+            if queue in shared
+            for name in left
+            if name != PODS
+        )
+
     def those_that_fit(
         self, gang: GangRequest, units: Mapping[str, str] = MappingProxyType({})
     ) -> tuple[tuple[PodRequest, ...], QueueShort | None]:
@@ -90,26 +107,13 @@ class QueueRoom:
         `units` is pod uid to unit: the pods of one unit are in or out together. With nobody comes what the minimum
         lacks; with some but not all, what the first one left out lacks.
         """
-        core: list[PodRequest] = []
-        rest: list[tuple[int, str, list[PodRequest]]] = []
-        for phase in PHASES:
-            wholes: dict[str, list[PodRequest]] = {}
-            for m in sorted((m for m in gang.members if m.phase == phase), key=lambda m: (m.name, m.uid)):
-                wholes.setdefault(units.get(m.uid) or f"{m.uid}/", []).append(m)
-            needed, turn = gang.still_needed(phase), 0
-            for whole in wholes.values():  # in the order of their first pods
-                if needed > 0:
-                    core += whole
-                    needed -= len(whole)
-                else:
-                    rest.append((turn, phase, whole))
-                    turn += 1
+        core, rest = core_of(gang, units)
         total = sum_amounts(m.amounts for m in core)
         short = self.short_of(total)
         if short is not None:
             return (), short
         kept, first_short = list(core), None
-        for _, _, whole in sorted(rest, key=lambda r: r[:2]):
+        for whole in rest:
             more = sum_amounts((total, *(m.amounts for m in whole)))
             short = self.short_of(more)
             if short is None:
@@ -119,6 +123,11 @@ class QueueRoom:
                 first_short = first_short or short
         names = {m.uid for m in kept}
         return tuple(m for m in gang.members if m.uid in names), first_short
+
+
+def least_of(gang: GangRequest, units: Mapping[str, str]) -> Amounts:
+    """What the gang's minimum takes, whole units only."""
+    return sum_amounts(m.amounts for m in core_of(gang, units)[0])
 
 
 def _children(queues: Mapping[str, Queue]) -> dict[str, list[str]]:

@@ -6,18 +6,20 @@ It looks at one snapshot and changes nothing but what is assumed of the gang's o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import replace
 from typing import Any, Protocol
 
 from admission.gangs.departures import Departures
 from admission.gangs.expected import Expected, WorkloadOf, expected_of, is_expected
-from admission.gangs.fairness import QUEUE_LAG_S, Fairness, priority_of
+from admission.gangs.fairness import Fairness, Older, priority_of
 from admission.gangs.gang_request import GangView, request_of
 from admission.gangs.gang_track import BatchSettings, Track
 from admission.gangs.identity import podgroup_name
 from admission.gangs.let_go import Letting
+from admission.gangs.overtaking import Standing
 from admission.gangs.pod_group import moved
+from admission.gangs.promised import QUEUE_LAG_S
 from admission.gangs.units import plan_units, short_units, unit_of, units_by_uid
 from admission.gangs.waiting_words import Waiting, behind, for_preemption, for_queue, for_unit
 from scheduler.decision import Outcome, Plan
@@ -26,6 +28,7 @@ from scheduler.request import GangRequest
 from topology.cluster_state import ClusterState, GangKey
 from topology.labels import DECODE, GROUP_NAME, PREFILL
 from topology.objects import Pod
+from topology.resources import sum_amounts
 from topology.snapshot import Snapshot
 
 Work = Coroutine[Any, Any, bool]
@@ -63,23 +66,25 @@ class Turn:
         self._policy, self.settings = policy, settings
         self.plans = 0
 
-    def take(self, track: Track, view: GangView, now_s: float, older: Callable[[], Sequence[GangKey]]) -> Work | None:
+    def take(self, track: Track, view: GangView, now_s: float, older: Callable[[], Older]) -> Work | None:
         """Plan the gang and start what follows; None if it waits. `older` gives those that wait and rank before it."""
         snapshot = self._snapshot()
         if track.reserved:
             snapshot = snapshot.without_assumed(track.reserved)  # kept for this gang, so it may use it
         view, asked, expected = self._asked(view, snapshot, track, now_s)
         if not any(not is_expected(m.uid) for m in asked.members):
-            track.waiting_growth, track.below = None, False
+            track.waiting_growth, track.standing = None, None
             return None
         units = units_by_uid(view.members) | dict(expected.unit_of)
         room = self._fairness.queue_room(view, now_s)
         members, queue_short = room.those_that_fit(asked, units) if room is not None else (asked.members, None)
+        standing = Standing(asked, units, self._fairness.queue_of(view))
         track.awaits_queue = queue_short is not None
         if queue_short is not None:
             track.due_s = now_s + QUEUE_LAG_S
         if queue_short is not None and not members:
-            track.below = False  # not for room on nodes
+            # For one that is closed or missing nobody can wait in a row.
+            track.standing = replace(standing, for_quota=True) if queue_short.resource else None
             self.wait(track, view.held, for_queue(queue_short))
             return None
         request = replace(asked, members=members)
@@ -90,27 +95,28 @@ class Turn:
             result = plan_units(request, units, snapshot, self._policy, advise=True)
         left_out = sum(not is_expected(uid) for uid in result.places) < len(view.members)
         track.waiting_growth = self._state.growth if left_out else None
-        track.below = not request.satisfied
+        track.standing = None if request.satisfied else standing
         if result.outcome in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG):
             self._wait_for_pods(track, view, result, now_s)
             return None
         if not result.places:
             made = self._fairness.by_preemption(view.key, view, request, units, snapshot, now_s)
             if made is not None and not expected.pods:
-                self.give_back(track)
+                self.give_back(view.key, track)
                 track.waiting_growth = None
                 work = self._go(track, view, made, nominate=False)
                 self.say(view.members, for_preemption(priority_of(view.members)))
                 return work
             self._voice.held(view, result)
             return None
-        before = older()
-        if (first := self._fairness.stands_before(before, result, snapshot)) is not None:
+        # Pods for whom room was kept pass nobody: it was theirs before.
+        before = {} if len(result.places) <= len(track.reserved) else older()
+        if (first := self._fairness.stands_before(before, result, snapshot, room)) is not None:
             track.behind = first
-            self.wait(track, view.held, behind(first, self._fairness.passed(first)))
+            self.wait(track, view.held, behind(first, self._fairness.passed(first), before[first].for_quota))
             return None
-        self.give_back(track)
-        self._reserve(track, result, now_s)
+        self.give_back(view.key, track)
+        self._reserve(view.key, track, result, now_s)
         result = _without_expected(result)
         if left_out:
             track.waiting_growth = self._state.growth  # what was given back just now is room that it was asked with
@@ -119,7 +125,7 @@ class Turn:
             if queue_short is not None:
                 beyond = {m.uid for m in asked.members} - kept
                 self.say([p for p in view.members if p.metadata.uid in beyond], for_queue(queue_short))
-        self._fairness.went(view.key, before)
+        self._fairness.went(view.key, before, result, room)
         return self._go(track, view, result, nominate=True)
 
     def wait(self, track: Track, pods: Iterable[Pod], told: Waiting) -> None:
@@ -132,8 +138,10 @@ class Turn:
         for pod in pods:
             self._voice.waiting(pod, told)
 
-    def give_back(self, track: Track) -> None:
+    def give_back(self, key: GangKey, track: Track) -> None:
         """The room that was kept for pods to come is free again."""
+        if track.reserved:
+            self._fairness.promised.keep(key, {})
         for uid in track.reserved:
             self._state.unassume(uid)
         track.reserved, track.reserved_until_s = set(), None
@@ -170,13 +178,14 @@ class Turn:
         else:
             track.due_s = told_at
 
-    def _reserve(self, track: Track, result: Plan, now_s: float) -> None:
+    def _reserve(self, key: GangKey, track: Track, result: Plan, now_s: float) -> None:
         """Keep the room of pods to come, for a time."""
-        for member in result.request.members:
-            if is_expected(member.uid) and member.uid in result.places:
-                self._state.assume(member.uid, result.places[member.uid], member.amounts, member.hold)
-                track.reserved.add(member.uid)
+        kept = [m for m in result.request.members if is_expected(m.uid) and m.uid in result.places]
+        for member in kept:
+            self._state.assume(member.uid, result.places[member.uid], member.amounts, member.hold)
+            track.reserved.add(member.uid)
         if track.reserved:
+            self._fairness.promised.keep(key, sum_amounts(m.amounts for m in kept))
             track.reserved_until_s = now_s + self.settings.reserve_s
 
     def _go(self, track: Track, view: GangView, result: Plan, *, nominate: bool) -> Work:

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from scheduler.decision import Plan
+from scheduler.decision import Outcome, Plan
 from scheduler.plan import plan
 from scheduler.policy import Policy
-from scheduler.request import GangRequest
+from scheduler.request import GangRequest, PodRequest
+from topology.labels import DECODE, PHASES, PREFILL
 from topology.objects import Pod
 from topology.snapshot import Snapshot
 
@@ -23,6 +24,8 @@ LWS_GROUP_KEY = "leaderworkerset.sigs.k8s.io/group-key"
 LWS_WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
 LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 _MOST_PODS = 4096
+_MOST_CHOICES = 8
+"""Units tried as the first of a minimum; they are alike but for services of several LeaderWorkerSets."""
 
 
 def unit_of(pod: Pod) -> str:
@@ -61,15 +64,71 @@ def plan_units(
 ) -> Plan:
     """A plan in which every unit has places for all of its pods or for none. `units` is pod uid to unit ("" alone).
 
-    A plan that would tear a unit apart is made again without that unit; below the minimum nobody goes.
+    A plan that would tear units apart is made again without them. If too few pods are left, whole units that make up
+    the minimum are asked for by themselves; below the minimum nobody goes.
     """
     asked = gang
     while True:
         result = plan(asked, snapshot, policy, advise=advise)
         torn = _torn(asked, result, units)
         if not torn:
-            return result
+            break
         asked = replace(asked, members=tuple(m for m in asked.members if units.get(m.uid, "") not in torn))
+    if asked is gang or result.outcome not in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG):
+        return result
+    return _plan_minimum(gang, units, snapshot, policy, advise)
+
+
+def _plan_minimum(
+    gang: GangRequest, units: Mapping[str, str], snapshot: Snapshot, policy: Policy, advise: bool
+) -> Plan:
+    """Places for the minimum made up of whole units; with none, the reason for everybody. Unlike units are each tried
+    as the first; alike ones once."""
+    tried: list[object] = []
+    for first in range(_MOST_CHOICES):
+        core = core_of(gang, units, first)[0]
+        kinds = [(m.phase, m.amounts, m.spec, m.gpu) for m in core]
+        if kinds in tried:
+            continue
+        tried.append(kinds)
+        result = plan(_all_of(gang, core), snapshot, policy, advise=False)
+        if result.places:
+            return replace(result, request=replace(gang, members=result.request.members))
+    everybody = plan(_all_of(gang, gang.members), snapshot, policy, advise=False)
+    if everybody.places:
+        return replace(everybody, request=gang)
+    result = plan(_all_of(gang, core_of(gang, units)[0]), snapshot, policy, advise=advise)
+    return replace(everybody, request=gang, outcome=result.outcome, shortfall=result.shortfall)
+
+
+def _all_of(gang: GangRequest, members: Sequence[PodRequest]) -> GangRequest:
+    """All of these or nobody."""
+    phases = [m.phase for m in members] + [p.phase for p in gang.partners]
+    return replace(gang, members=tuple(members), min_prefill=phases.count(PREFILL), min_decode=phases.count(DECODE))
+
+
+def core_of(
+    gang: GangRequest, units: Mapping[str, str], first: int = 0
+) -> tuple[list[PodRequest], list[list[PodRequest]]]:
+    """Whole units that make up the minimum of each phase, by name from the `first` on; and the units beyond it, one of
+    each phase in turn."""
+    core: list[PodRequest] = []
+    rest: list[tuple[int, str, list[PodRequest]]] = []
+    for phase in PHASES:
+        wholes: dict[str, list[PodRequest]] = {}
+        for m in sorted((m for m in gang.members if m.phase == phase), key=lambda m: (m.name, m.uid)):
+            wholes.setdefault(units.get(m.uid) or f"{m.uid}/", []).append(m)
+        in_turn = list(wholes.values())  # in the order of their first pods
+        shift = first % len(in_turn) if in_turn else 0
+        needed, turn = gang.still_needed(phase), 0
+        for whole in in_turn[shift:] + in_turn[:shift]:
+            if needed > 0:
+                core += whole
+                needed -= len(whole)
+            else:
+                rest.append((turn, phase, whole))
+                turn += 1
+    return core, [whole for _, _, whole in sorted(rest, key=lambda r: r[:2])]
 
 
 def _torn(gang: GangRequest, result: Plan, units: Mapping[str, str]) -> set[str]:

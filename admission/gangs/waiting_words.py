@@ -63,11 +63,12 @@ def for_queue(short: QueueShort) -> Waiting:
     return Waiting(Reason.WAITING_FOR_QUEUE, text, key)
 
 
-def behind(older: GangKey, passed: int) -> Waiting:
+def behind(older: GangKey, passed: int, for_quota: bool) -> Waiting:
     """An older gang was passed often enough."""
+    what = "its queue" if for_quota else "room"
     return Waiting(
         Reason.WAITING_FOR_QUEUE,
-        f"Waits behind the older gang {older[0]}/{older[1]}, which waits for room and was passed {passed} times: "
+        f"Waits behind the older gang {older[0]}/{older[1]}, which waits for {what} and was passed {passed} times: "
         f"it goes first; give this gang a higher priority class if it must not wait",
         f"behind/{older[0]}/{older[1]}",
     )

@@ -15,7 +15,7 @@ from tests.admission.controllers import bind_released, controlling, create, gate
 from tests.admission.held_pods import CHAT, NAMESPACE, held, stored
 from tests.admission.held_pods import released as let_go
 from tests.admission.test_fairness import pair, pod_group, queue, tenant
-from tests.admission.test_units import lws
+from tests.admission.test_units import lws, stateful_set
 from tests.topology.list_watch_server import until
 from topology.cluster_state import ClusterState
 from topology.labels import CARD_MEMORY, MIN_DECODE, QUEUE_NAME
@@ -138,6 +138,29 @@ async def test_a_leader_whose_workers_are_to_come_says_that_it_waits_for_a_partn
         async with controlling(cluster, tmp_path, partner_after="100ms"):
             create(cluster, lws(0, 0, 3, owner=group))
             await until(lambda: reasons(cluster, "d0") == ["WaitingForPartner"])
+
+
+@pytest.mark.parametrize("how", ["nodes", "quota"])
+async def test_pods_for_whom_room_was_kept_wait_behind_nobody(tmp_path: Path, how: str) -> None:
+    """One of three nodes is kept for d1. A gang of higher priority wants two and may not be passed at all: it gets
+    neither the kept node nor the kept quota, and d1 goes all the same."""
+    nodes = [{"name": f"n{i}", "zone": "a", "leaf": "l", "gpus": 8} for i in range(4 if how == "quota" else 3)]
+    async with FileCluster(nodes) as cluster:
+        queue(cluster, "default", 24)
+        owner = stateful_set(cluster, "decode", 2)
+        wishes = {MIN_DECODE: "2"}
+        async with controlling(cluster, tmp_path, overtaking="0", preemption="false"):
+            create(cluster, held("p0", gpus=8), held("d0", gpus=8, owner=owner, annotations=wishes))
+            await until(lambda: "isochrone-chat" in groups(cluster))
+            bind_released(cluster)
+            create(cluster, *pair("vip", 4 if how == "quota" else 6, priority=10))
+            if how == "quota":
+                await until(lambda: reasons(cluster, "p-vip") == ["WaitingForQueue"])
+            else:
+                await until(lambda: bool(reasons(cluster, "p-vip")))
+            create(cluster, held("d1", gpus=8, owner=owner, annotations=wishes))
+            await until(lambda: "d1" in released(cluster))
+            assert gated(cluster) == {"p-vip", "d-vip"}
 
 
 # --- waiting behind an older gang --------------------------------------------------------------

@@ -280,7 +280,7 @@ async def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, steps
     monkeypatch.setattr("admission.gangs.retire.EMPTY_S", 0.3)
     monkeypatch.setattr("admission.gangs.renew._LONGEST_PAUSE_S", 0.03)
     monkeypatch.setattr("admission.gangs.turn.QUEUE_LAG_S", 0.1)
-    monkeypatch.setattr("admission.gangs.fairness.QUEUE_LAG_S", 0.1)
+    monkeypatch.setattr("admission.gangs.promised.QUEUE_LAG_S", 0.1)
     monkeypatch.setattr("admission.gangs.fairness._ASK_AGAIN_S", 0.1)
     async with FileCluster(NODES) as cluster:
         world, done = World(cluster, seed), 0

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from admission.demo.cluster_file import expand
 from admission.demo.file_cluster import FileCluster
 from admission.gangs.units import (
     LWS_GROUP,
@@ -14,10 +16,14 @@ from admission.gangs.units import (
     LWS_NAME,
     LWS_SIZE,
     LWS_WORKER,
+    plan_units,
     short_units,
     size_of,
     unit_of,
 )
+from scheduler.decision import Outcome
+from scheduler.policy import Policy
+from scheduler.request import GangRequest, PodRequest
 from tests.admission.controllers import (
     bind_released,
     controlling,
@@ -32,7 +38,9 @@ from tests.admission.controllers import (
 from tests.admission.held_pods import NAMESPACE, held, stored
 from tests.admission.pods import Raw
 from tests.topology.list_watch_server import until
-from topology.labels import MIN_DECODE
+from topology.labels import MIN_DECODE, NVIDIA_GPU
+from topology.objects import Node
+from topology.snapshot import snapshot_of
 
 
 def lws(group: int, worker: int, size: int, name: str = "decode", **more: object) -> Raw:
@@ -196,3 +204,52 @@ async def test_a_leader_that_must_be_ready_first(cluster: FileCluster, tmp_path:
         create(cluster, lws(0, 1, 3, gpus=8), lws(0, 2, 3, gpus=8))
         await until(lambda: not gated(cluster))
         assert not [uid for uid in controller.state._assumed if uid.startswith("expected/")]
+
+
+# --- planned as wholes -------------------------------------------------------------------------
+
+
+def rigid(*groups: tuple[int, ...], min_decode: int = 1) -> tuple[GangRequest, dict[str, str]]:
+    """One prefill pod of 1 GPU, and decode groups whose pods take so many GPUs each."""
+    members, units = [PodRequest("p0", "team", "p0", "prefill", {NVIDIA_GPU: 1})], dict[str, str]()
+    for number, gpus in enumerate(groups):
+        for worker, amount in enumerate(gpus):
+            uid = f"d{number}-{worker}"
+            members.append(PodRequest(uid, "team", uid, "decode", {NVIDIA_GPU: amount}))
+            units[uid] = f"decode/{number}"
+    return GangRequest("team", "chat", tuple(members), min_decode=min_decode * len(groups[0])), units
+
+
+@pytest.mark.parametrize(
+    ("groups", "nodes", "goes"),
+    [
+        (((1, 8), (1, 8)), 3, ""),  # two leaders would fit and be pods enough: of no group all fit
+        (((1, 8), (1, 2)), 3, "d1"),  # the second group fits whole: 1 + 1 + 2 on nodes of 4
+        (((2, 4), (2, 4)), 2, "d0"),  # 1 + 2 on one node, 4 on the other; the other leader has no room
+        (((4, 4), (4, 4)), 2, ""),  # 1 + 4 + 4 are more than two nodes of 4
+    ],
+)
+def test_a_minimum_is_made_of_whole_groups(groups: tuple[tuple[int, ...], ...], nodes: int, goes: str) -> None:
+    """And what is held is held for room, with a decision for everybody: it is not said to wait for pods."""
+    made, _ = expand([{"name": f"n{i}", "zone": "a", "leaf": "l", "gpus": 4} for i in range(nodes)], None, ())
+    cluster = [msgspec.convert(node, Node, strict=False) for node in made]
+    gang, units = rigid(*groups)
+    result = plan_units(gang, units, snapshot_of(cluster, []), Policy())
+    assert {uid.partition("-")[0] for uid in result.places} == ({"p0", goes} if goes else set())
+    assert result.outcome == (Outcome.PLANNED if goes else Outcome.HELD)
+    if not goes:
+        assert result.decisions.keys() == {m.uid for m in gang.members}
+        assert (result.request, result.shortfall is not None) == (gang, True)
+
+
+async def test_a_gang_whose_groups_have_no_room_goes_when_room_comes(tmp_path: Path) -> None:
+    """Only the leaders would fit, as many pods as the minimum asks for: it waits for room, and is asked again."""
+    small, large = ({"name": f"n{gpus}", "zone": "a", "leaf": "l", "gpus": gpus} for gpus in (4, 9))
+    async with FileCluster([small]) as cluster, controlling(cluster, tmp_path):
+        create(cluster, held("p0"), *(lws(g, w, 2, gpus=1 + 7 * w) for g in (0, 1) for w in (0, 1)))
+        names = {"p0", "d0", "d0-1", "d1", "d1-1"}
+        await until(lambda: all(reasons(cluster, name) for name in names))
+        assert {reasons(cluster, name)[0] for name in names} <= {"InsufficientGPU", "Fragmented"}
+        cluster.create("nodes", FileCluster([large]).objects("nodes")[0])
+        await until(lambda: "isochrone-chat" in groups(cluster))
+        assert len(gated(cluster)) == 2

@@ -12,6 +12,7 @@ from typing import Any
 
 from e2e.stack.access import Access
 from e2e.stack.nodes import HOSTNAME, LEAF, ZONE
+from e2e.stack.processes import LIMIT_S
 from e2e.workloads import DECODE, GANG, GATE, PHASE, PHASES, PREFILL, REACH
 
 SAME_NODE_US = 8.2
@@ -164,7 +165,7 @@ def seconds_until(cluster: Access, predicate: Callable[[], Any], limit_s: float,
     return time.monotonic() - began
 
 
-def bound_after(cluster: Access, namespace: str, count: int, limit_s: float = 20.0, selector: str = "") -> float:
+def bound_after(cluster: Access, namespace: str, count: int, limit_s: float = LIMIT_S, selector: str = "") -> float:
     """Waits until exactly this many pods are bound; how long it took."""
 
     def enough() -> bool:
@@ -196,7 +197,7 @@ def events(cluster: Access, namespace: str, name: str, reason: str = "") -> list
 
 def wait_event(cluster: Access, namespace: str, name: str, reason: str) -> dict[str, Any]:
     """Waits for the one Event with this reason that Isochrone's controller wrote about an object."""
-    seconds_until(cluster, lambda: events(cluster, namespace, name, reason), 10, f"{reason} Event of {name}")
+    seconds_until(cluster, lambda: events(cluster, namespace, name, reason), LIMIT_S, f"{reason} Event of {name}")
     (event,) = events(cluster, namespace, name, reason)
     assert event["source"]["component"] == "isochrone-controller"
     return event

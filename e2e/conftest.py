@@ -14,6 +14,7 @@ from e2e.stack.cluster import Cluster
 from e2e.stack.control_plane import ControlPlane
 from e2e.stack.isochrone import Isochrone, install
 from e2e.stack.nodes import grid
+from e2e.stack.processes import LIMIT_S
 
 ClusterFactory = Callable[..., Cluster]
 NamespaceFactory = Callable[..., str]
@@ -96,7 +97,7 @@ def empty(cluster: Cluster, namespace: str) -> None:
             codes = list(pool.map(lambda each: cluster.client.request("DELETE", each)[0], paths))
         # Gone already is as good: its owner's end took it along.
         assert {code for code in codes if code not in (200, 202, 404)} == set()
-    cluster.wait_for(lambda: not cluster.pods(namespace), 30, f"namespace {namespace} is empty")
+    cluster.wait_for(lambda: not cluster.pods(namespace), LIMIT_S, f"namespace {namespace} is empty")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from e2e.checks import PairSeen, PodSeen, below_minimum, live_pods, node_labels, pairs
 from e2e.stack.client import path_of
 from e2e.stack.cluster import Cluster
+from e2e.stack.processes import LIMIT_S
 from e2e.workloads import DECODE, ENABLED, GROUP_NAME, PREFILL, Object, phased, pod_group
 
 BOUNDS = ("1ms", "100us", "15us")
@@ -15,7 +16,8 @@ GANGS_PER_LEAVING = 4
 """Every fourth gang is deleted once its wave has settled."""
 QUIET_S = 1.6
 """Nothing changed for so long: one of Volcano's sessions and the controller's quiet time."""
-SETTLE_LIMIT_S = 60.0
+LOOKS = 12
+"""So many looks saw no change, however long they took: a machine that stands still is quiet too."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,21 +129,22 @@ def run_waves(
 
 def settled(cluster: Cluster, namespace: str, wanted: int, alone: bool) -> list[PodSeen]:
     """The pods once all are there, nothing moves, and everyone whom Isochrone let go is bound."""
-    until = time.monotonic() + SETTLE_LIMIT_S
+    until = time.monotonic() + LIMIT_S + wanted
     before: list[PodSeen] = []
-    since = time.monotonic()
+    since, looks = time.monotonic(), 0
     while True:
         cluster.check()
         now = sorted(live_pods(cluster, namespace), key=lambda pod: pod.uid)
         under_way = [] if alone else [pod for pod in now if not pod.held and not pod.node]
         if now != before or len(now) != wanted or under_way:
-            before, since = now, time.monotonic()
-        elif time.monotonic() - since > QUIET_S:
+            before, since, looks = now, time.monotonic(), 0
+        elif time.monotonic() - since > QUIET_S and looks > LOOKS:
             return now
+        looks += 1
         assert time.monotonic() < until, (
             f"not settled: {len(now)} of {wanted} pods; neither held nor bound: {under_way}"
         )
-        time.sleep(0.1 if wanted < 200 else 0.5)
+        time.sleep(0.1)
 
 
 def delete(cluster: Cluster, namespace: str, gang: Gang, alone: bool) -> None:

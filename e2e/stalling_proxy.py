@@ -16,11 +16,10 @@ from urllib.parse import urlsplit
 
 from e2e.stack.cluster import Cluster
 from e2e.stack.isochrone import CONTROLLER, Isochrone
-from e2e.stack.processes import wait_until
+from e2e.stack.processes import LIMIT_S, wait_until
 
 CHUNK = 64 * 1024
 HEAD_LIMIT = 256 * 1024
-ANSWER_LIMIT_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +105,7 @@ class StallingProxy:
         self._rule = Rule(kind, to_lose=count)
         return self._rule
 
-    def wait_held(self, count: int = 1, limit_s: float = 20.0) -> None:
+    def wait_held(self, count: int = 1, limit_s: float = LIMIT_S) -> None:
         """Waits until so many requests are held."""
         rule = self._rule
         assert rule is not None, "nothing is held: call hold first"
@@ -124,13 +123,13 @@ class StallingProxy:
     def start(self) -> None:
         """Returns when connections are taken."""
         self._thread.start()
-        assert self._listening.wait(10), "the proxy does not listen"
+        assert self._listening.wait(LIMIT_S), "the proxy does not listen"
 
     def close(self) -> None:
         """Ends all connections and the thread."""
         self.resume(forward=False)
         self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(10)
+        self._thread.join(LIMIT_S)
         assert not self._thread.is_alive(), "the proxy does not end"
 
     def _run(self) -> None:

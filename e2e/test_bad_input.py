@@ -17,6 +17,7 @@ from e2e.conftest import NamespaceFactory
 from e2e.stack.build import CHECKOUT
 from e2e.stack.cluster import Cluster
 from e2e.stack.isochrone import CONTROLLER, NAMESPACE, WEBHOOK, WEBHOOK_CONFIGURATION, Isochrone
+from e2e.stack.processes import LIMIT_S
 from e2e.stalling_proxy import start_anew
 from e2e.workloads import ENABLED, PLACEMENT, Object, pair, pod, vllm
 
@@ -42,7 +43,7 @@ def small(isochrone: Isochrone, cluster: Cluster) -> Iterator[Isochrone]:
 
 def extender_connection(isochrone: Isochrone) -> http.client.HTTPConnection:
     """As Volcano's scheduler connects."""
-    return http.client.HTTPConnection("127.0.0.1", isochrone.controller.port, timeout=10)
+    return http.client.HTTPConnection("127.0.0.1", isochrone.controller.port, timeout=LIMIT_S)
 
 
 def webhook_connection(isochrone: Isochrone) -> http.client.HTTPConnection:
@@ -50,8 +51,8 @@ def webhook_connection(isochrone: Isochrone) -> http.client.HTTPConnection:
     path = f"/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/{WEBHOOK_CONFIGURATION}"
     bundle = isochrone.cluster.api("GET", path)["webhooks"][0]["clientConfig"]["caBundle"]
     context = ssl.create_default_context(cadata=base64.b64decode(bundle).decode())
-    plain = socket.create_connection(("127.0.0.1", isochrone.webhook.port), timeout=10)
-    connection = http.client.HTTPConnection("127.0.0.1", isochrone.webhook.port, timeout=10)
+    plain = socket.create_connection(("127.0.0.1", isochrone.webhook.port), timeout=LIMIT_S)
+    connection = http.client.HTTPConnection("127.0.0.1", isochrone.webhook.port, timeout=LIMIT_S)
     connection.sock = context.wrap_socket(plain, server_hostname=f"{WEBHOOK}.{NAMESPACE}.svc")
     return connection
 
@@ -227,7 +228,7 @@ def test_a_wrong_setting_at_start(command: str, setting: str, value: str, allowe
         env=env | {setting: value, "PYTHONPATH": str(CHECKOUT), "ISOCHRONE_HEALTH_LISTEN": "127.0.0.1:0"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=LIMIT_S,
         check=False,
     )
     assert done.returncode == 2, done.stderr

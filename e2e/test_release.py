@@ -19,6 +19,7 @@ from e2e.stack.isochrone import (
     Isochrone,
     render,
 )
+from e2e.stack.processes import LIMIT_S
 from e2e.stack.volcano_conf import scheduler_conf
 from e2e.workloads import pair, phased
 
@@ -36,7 +37,7 @@ def command(*words: str, kubeconfig: Path) -> tuple[int, list[str]]:
         env=env | {"KUBECONFIG": str(kubeconfig), "PYTHONPATH": str(CHECKOUT)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=LIMIT_S,
         check=False,
     )
     assert done.stderr == "", done.stderr
@@ -48,7 +49,7 @@ def hold(cluster: Cluster, namespace: str, gang: str = "chat") -> list[str]:
     selector = f"isochrone.dev/gang={gang}"
     for item in pair(gang, gpus=8, reach="15us"):
         cluster.create(item, namespace)
-    cluster.wait_for(lambda: len(live_pods(cluster, namespace, selector)) == 2, 10, "two pods exist")
+    cluster.wait_for(lambda: len(live_pods(cluster, namespace, selector)) == 2, LIMIT_S, "two pods exist")
     pods = live_pods(cluster, namespace, selector)
     assert all(each.held for each in pods)
     return sorted(each.name for each in pods)

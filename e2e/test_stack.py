@@ -13,13 +13,10 @@ import pytest
 from e2e.stack.build import CHECKOUT, Stack
 from e2e.stack.cluster import Cluster
 from e2e.stack.nodes import GPU, LEAF, ZONE, grid
-from e2e.stack.processes import wait_until
+from e2e.stack.processes import LIMIT_S, wait_until
 from e2e.stack.volcano_conf import scheduler_conf
 
 pytestmark = pytest.mark.e2e
-
-START_LIMIT_S = 60
-"""Generous: 8 s on two quiet cores; other work on the machine must not make this test fail."""
 
 
 def gpu_pod(name: str, group: str | None = None) -> dict[str, Any]:
@@ -50,7 +47,6 @@ def alive(pid: int) -> bool:
 
 def test_comes_up_with_16_nodes(cluster: Cluster) -> None:
     print(f"steps of the start, in seconds: {cluster.timings}")
-    assert cluster.timings["ready"] < START_LIMIT_S
     nodes = cluster.api("GET", "/api/v1/nodes")["items"]
     assert len(nodes) == 16
     assert {node["metadata"]["labels"][ZONE] for node in nodes} == {"zone-a", "zone-b", "zone-c", "zone-d"}
@@ -71,7 +67,7 @@ def test_volcano_binds_a_gang(cluster: Cluster, namespace: str) -> None:
     time.sleep(1.5)
     assert not bound(cluster, namespace, 1), "half a gang was bound"
     cluster.create(gpu_pod("two", "gang"), namespace)
-    cluster.wait_for(lambda: bound(cluster, namespace, 2), 30, "two pods of a gang run")
+    cluster.wait_for(lambda: bound(cluster, namespace, 2), LIMIT_S, "two pods of a gang run")
 
 
 def test_a_deployment_makes_pods(cluster: Cluster, namespace: str) -> None:
@@ -81,7 +77,7 @@ def test_a_deployment_makes_pods(cluster: Cluster, namespace: str) -> None:
     cluster.create(
         {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "engine"}, "spec": spec}, namespace
     )
-    cluster.wait_for(lambda: bound(cluster, namespace, 3), 30, "a Deployment's three pods run")
+    cluster.wait_for(lambda: bound(cluster, namespace, 3), LIMIT_S, "a Deployment's three pods run")
     writers = {event["user"]["username"] for event in cluster.audit_events()}
     assert {"admin", "kube-controller-manager", "volcano-scheduler", "kwok"} <= writers
 
@@ -107,10 +103,10 @@ def test_a_node_can_fail_and_recover(cluster: Cluster) -> None:
         return any(taint["key"] == "node.kubernetes.io/not-ready" for taint in taints)
 
     cluster.set_node_ready("gpu-015", False)
-    cluster.wait_for(tainted, 20, "an unready node is tainted")
+    cluster.wait_for(tainted, LIMIT_S, "an unready node is tainted")
     cluster.set_node_ready("gpu-015", True)
     cluster.wait_nodes_ready({"gpu-015"})
-    cluster.wait_for(lambda: not tainted(), 20, "the taint of a recovered node goes")
+    cluster.wait_for(lambda: not tainted(), LIMIT_S, "the taint of a recovered node goes")
 
 
 @pytest.mark.parametrize("victim", ["vc-scheduler", "kube-apiserver"])
@@ -121,9 +117,9 @@ def test_a_killed_process_can_be_restarted(cluster: Cluster, namespace: str, vic
     cluster.check()
     cluster.restart(victim)
     assert cluster.pids()[victim] != before
-    cluster.wait_for(lambda: cluster.client.request("GET", "/readyz")[0] == 200, 30, "kube-apiserver ready again")
+    cluster.wait_for(lambda: cluster.client.request("GET", "/readyz")[0] == 200, LIMIT_S, "kube-apiserver ready again")
     cluster.create(gpu_pod("after"), namespace)
-    cluster.wait_for(lambda: bound(cluster, namespace, 1), 60, f"a pod runs after {victim} came back")
+    cluster.wait_for(lambda: bound(cluster, namespace, 1), LIMIT_S, f"a pod runs after {victim} came back")
 
 
 def test_teardown_leaves_nothing(stack_bin: Stack) -> None:
@@ -162,8 +158,8 @@ def processes_naming(text: str) -> list[int]:
 
 def assert_nothing_left(workdir: Path) -> None:
     """No process that names the work folder, and no work folder."""
-    wait_until(lambda: not processes_naming(str(workdir)), 20, "no process is left")
-    wait_until(lambda: not workdir.exists(), 10, "no folder is left")
+    wait_until(lambda: not processes_naming(str(workdir)), LIMIT_S, "no process is left")
+    wait_until(lambda: not workdir.exists(), LIMIT_S, "no folder is left")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
@@ -173,7 +169,7 @@ def test_up_ends_clean_by_any_signal(stack_bin: Stack, number: signal.Signals) -
         assert len(processes_naming(str(workdir))) >= 7
     finally:
         os.kill(child.pid, number)
-        code = child.wait(20)
+        code = child.wait(LIMIT_S)
     assert code == (-signal.SIGKILL if number == signal.SIGKILL else 0)
     assert_nothing_left(workdir)
 
@@ -182,5 +178,5 @@ def test_up_ends_with_its_parent(stack_bin: Stack) -> None:
     parent, workdir = start_up([sys.executable, "-c", f"import subprocess; subprocess.run({UP!r})"])
     assert processes_naming(str(workdir))
     parent.kill()
-    parent.wait(10)
+    parent.wait(LIMIT_S)
     assert_nothing_left(workdir)

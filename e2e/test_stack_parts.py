@@ -12,7 +12,7 @@ from e2e.stack.client import path_of
 from e2e.stack.isochrone import routed
 from e2e.stack.nodes import GPU, HOSTNAME, LEAF, SPINE, ZONE, gpu_node, grid
 from e2e.stack.ports import Ports
-from e2e.stack.processes import Group, Process, ProcessDiedError, wait_until
+from e2e.stack.processes import LIMIT_S, Group, Process, ProcessDiedError, wait_until
 from e2e.stack.versions import Module, modules, render_go_mod
 from e2e.stack.volcano_conf import scheduler_conf, with_extender_stanza
 
@@ -107,8 +107,8 @@ def test_a_wait_ends_and_says_why() -> None:
         wait_until(lambda: {"earth": 1}["1"], 0.1, "the moon", not_yet=(KeyError,))
 
 
-def sleeper(name: str, log: Path, code: str = "import time; time.sleep(60)") -> Process:
-    """A process that does nothing for a minute."""
+def sleeper(name: str, log: Path, code: str = "import time; time.sleep(600)") -> Process:
+    """A process that does nothing for long."""
     return Process(name, [sys.executable, "-c", code], log, {})
 
 
@@ -116,21 +116,21 @@ def test_a_death_is_told_with_the_log(tmp_path: Path) -> None:
     group = Group()
     process = group.start(sleeper("brief", tmp_path / "log", "print('no space'); raise SystemExit(3)"))
     with pytest.raises(ProcessDiedError, match=r"(?s)brief ended by itself with code 3.*no space"):
-        wait_until(lambda: False, 10, "its death", group.check)
+        wait_until(lambda: False, LIMIT_S, "its death", group.check)
     assert process.exit_code == 3
     group.close()
 
 
 def test_a_group_stops_children_too(tmp_path: Path) -> None:
-    code = "import subprocess, time; subprocess.Popen(['sleep', '60']); time.sleep(60)"
+    code = "import subprocess, time; subprocess.Popen(['sleep', '600']); time.sleep(600)"
     group = Group(tmp_path / "work")
     (tmp_path / "work").mkdir()
     process = group.start(sleeper("parent", tmp_path / "log", code))
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
-    child = int(wait_until(children.read_text, 10, "a child"))
+    child = int(wait_until(children.read_text, LIMIT_S, "a child"))
     group.kill("parent")
     group.start(process)
     assert group.pids()["parent"] == process.pid
     group.close()
-    wait_until(lambda: not Path(f"/proc/{child}/fd/0").exists(), 5, "the child is gone")
+    wait_until(lambda: not Path(f"/proc/{child}/fd/0").exists(), LIMIT_S, "the child is gone")
     assert not (tmp_path / "work").exists()

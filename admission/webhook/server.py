@@ -147,9 +147,9 @@ async def serve(
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(stopped_by_signals(stop))
         health = await stack.enter_async_context(listening(webhook.health(), settings.health_listen, "HEALTH_LISTEN"))
-        log.info("probes and metrics on %s", health)
         loaded = asyncio.Event()
         source = await stack.enter_async_context(_source(settings))
+        log.info("probes and metrics on %s", health)  # not before all settings are known to work: a refusal is one line
         await stack.enter_async_context(background(certificate_store.keep(source, webhook.serving, loaded)))
         await stack.enter_async_context(background(rules.keep()))
         if not await _first(loaded, stop):

@@ -14,7 +14,7 @@ import yaml
 
 from e2e.stack.build import Stack
 from e2e.stack.client import JSON, MERGE_PATCH, NOT_REACHED, ApiClient, ApiError, path_of
-from e2e.stack.processes import wait_until
+from e2e.stack.processes import LIMIT_S, wait_until
 from e2e.stack.stages import UNMANAGED
 
 T = TypeVar("T")
@@ -101,7 +101,7 @@ class Access:
         path = f"{path_of(item, namespace)}/{item['metadata']['name']}?fieldManager=e2e&force=true"
         return self.api("PATCH", path, item, "application/apply-patch+yaml")
 
-    def kubectl(self, *args: str, input: str | None = None, timeout: float = 30) -> str:  # noqa: A002 - subprocess's name
+    def kubectl(self, *args: str, input: str | None = None, timeout: float = LIMIT_S) -> str:  # noqa: A002 - subprocess's name
         """kubectl as admin: its standard output; RuntimeError with its standard error if it fails."""
         argv = [str(self.bin("kubectl")), f"--kubeconfig={self.kubeconfig}", *args]
         env = dict(os.environ) | {"KUBECACHEDIR": str(self.workdir / "kube-cache")}
@@ -136,7 +136,7 @@ class Access:
         item = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels or {}}}
         self.create(item)
         account = f"/api/v1/namespaces/{name}/serviceaccounts/default"
-        self.wait_for(lambda: self.get(account), 30, f"default service account of namespace {name}")
+        self.wait_for(lambda: self.get(account), LIMIT_S, f"default service account of namespace {name}")
         return name
 
     def create_nodes(self, nodes: Iterable[dict[str, Any]], ready: bool = True, threads: int = 16) -> None:
@@ -154,7 +154,7 @@ class Access:
             return names <= {node["metadata"]["name"] for node in nodes if is_ready(node)}
 
         if names:
-            self.wait_for(all_ready, 30 + len(names) / 20, f"{len(names)} nodes Ready")
+            self.wait_for(all_ready, LIMIT_S + len(names) / 20, f"{len(names)} nodes Ready")
 
     def set_node_ready(self, name: str, ready: bool) -> None:
         """Plays a kubelet that fails (and, later, recovers): KWOK stops or resumes managing the node's status."""

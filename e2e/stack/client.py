@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from e2e.stack.processes import LIMIT_S
+
 JSON = "application/json"
 YAML = "application/yaml"
 JSON_PATCH = "application/json-patch+json"
@@ -41,7 +43,7 @@ class ApiError(RuntimeError):
 class ApiClient:
     """Talks to one API server as one user; safe to share between threads."""
 
-    def __init__(self, url: str, ca_file: Path, token: str, limit_s: float = 30.0) -> None:
+    def __init__(self, url: str, ca_file: Path, token: str, limit_s: float = LIMIT_S) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
         self._host, self._port = parts.hostname, parts.port or 443

@@ -17,6 +17,7 @@ from e2e.stack import flags
 from e2e.stack.build import Stack, build
 from e2e.stack.client import YAML
 from e2e.stack.control_plane import ControlPlane, GivenUpError
+from e2e.stack.processes import LIMIT_S
 from e2e.stack.stages import stages
 from e2e.stack.volcano_conf import scheduler_conf
 
@@ -92,7 +93,7 @@ class Cluster(ControlPlane):
         """Where vc-scheduler shows its metrics."""
         return f"http://127.0.0.1:{self._metrics_port}/metrics"
 
-    def set_scheduler_conf(self, text: str, limit_s: float = 15.0) -> None:
+    def set_scheduler_conf(self, text: str, limit_s: float = LIMIT_S) -> None:
         """Overwrites the watched conf and returns when the scheduler has taken it."""
         log = self.group["vc-scheduler"].log
         before = log.stat().st_size
@@ -134,8 +135,8 @@ class Cluster(ControlPlane):
             self._scheduler_flags,
         )
         self.start_process("vc-scheduler", argv, quick_kill=True)
-        self.wait_for(_healthy(health), 60, "vc-scheduler healthy")
-        self.wait_for(self._queue_open, 60, "Volcano's default queue Open")
+        self.wait_for(_healthy(health), LIMIT_S, "vc-scheduler healthy")
+        self.wait_for(self._queue_open, LIMIT_S, "Volcano's default queue Open")
         self.mark("Volcano")
 
     def install_crds(self, folders: Iterable[Path]) -> None:
@@ -148,7 +149,7 @@ class Cluster(ControlPlane):
         def established() -> bool:
             return names <= {item["metadata"]["name"] for item in self.api("GET", CRDS)["items"] if _established(item)}
 
-        self.wait_for(established, 60, "CRDs Established")
+        self.wait_for(established, LIMIT_S, "CRDs Established")
 
     def _queue_open(self) -> bool:
         queue = self.get(DEFAULT_QUEUE)
@@ -166,7 +167,7 @@ class Cluster(ControlPlane):
 
     def _await_account(self) -> None:
         path = "/api/v1/namespaces/default/serviceaccounts/default"
-        self.wait_for(lambda: self.get(path), 60, "default service account")
+        self.wait_for(lambda: self.get(path), LIMIT_S, "default service account")
         self.mark("kube-controller-manager")
 
 
@@ -177,7 +178,7 @@ def _established(crd: dict[str, Any]) -> bool:
 
 def _healthy(port: int) -> Callable[[], bool]:
     def answers() -> bool:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=2) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=LIMIT_S) as answer:
             return bool(answer.status == 200)
 
     return answers

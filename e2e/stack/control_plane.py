@@ -23,7 +23,7 @@ from e2e.stack.build import CHECKOUT, Stack
 from e2e.stack.certificates import Authority, write_key, write_public_key
 from e2e.stack.client import ApiClient
 from e2e.stack.ports import Ports
-from e2e.stack.processes import Group, Process, tail
+from e2e.stack.processes import LIMIT_S, Group, Process, tail
 
 T = TypeVar("T")
 
@@ -181,7 +181,7 @@ class ControlPlane(Access):
         # Left alone it takes a minute to leave, and its data is thrown away.
         self.start_process("kube-apiserver", argv, flags.RELAXED_GC, quick_kill=True)
         self._client = ApiClient(self.url, self.ca_file, self.admin_token)
-        self.wait_for(lambda: self.client.request("GET", "/readyz")[0] == 200, 60, "kube-apiserver ready")
+        self.wait_for(lambda: self.client.request("GET", "/readyz")[0] == 200, LIMIT_S, "kube-apiserver ready")
         self.mark("kube-apiserver")
 
     def start_controllers(self) -> None:

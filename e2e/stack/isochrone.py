@@ -3,7 +3,8 @@
 The objects are the chart's own (rendered by helm), so its rights and its webhook configuration are what is tested.
 Three things differ from a real installation, because nothing here runs containers: Deployments and the like are
 left out; the webhook's Service is an ExternalName of loopback, so the API server still calls it by its service name
-and checks the certificate for that name; listen addresses point to loopback.
+and checks the certificate for that name; listen addresses point to loopback. And the API server and Volcano wait
+longer for answers: a pod that was not tagged, or not scored, in time would make a test fail for a busy machine.
 """
 
 import secrets
@@ -18,6 +19,7 @@ import yaml
 
 from e2e.stack.build import CHECKOUT
 from e2e.stack.cluster import Cluster
+from e2e.stack.processes import LIMIT_S
 from e2e.stack.volcano_conf import scheduler_conf, with_extender_stanza
 
 NAMESPACE: Final = "isochrone-system"
@@ -43,8 +45,9 @@ CONTROLLER_ENV: Final = {
     "ISOCHRONE_HEALTH_LISTEN": "127.0.0.1:{health}",
     "ISOCHRONE_NAMESPACE": NAMESPACE,
 }
+MOST_TIMEOUT_S: Final = 30  # the most that the API server allows for a webhook
+EXTENDER_TIMEOUT: Final = "10s"
 READY_PATH: Final = "/readyz"
-READY_LIMIT_S: Final = 30.0
 
 NOT_APPLIED: Final = {"Deployment", "Job", "PodDisruptionBudget", "NetworkPolicy", "Service", "Namespace"}
 """Kinds of the chart that need containers, or that `install` makes itself."""
@@ -67,13 +70,13 @@ class Service:
 
     def metrics(self) -> str:
         """Its metrics as text."""
-        with urllib.request.urlopen(f"{self.health_url}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"{self.health_url}/metrics", timeout=LIMIT_S) as answer:
             text: str = answer.read().decode()
         return text
 
     def answers(self) -> bool:
         """Whether it says that it is ready."""
-        with urllib.request.urlopen(f"{self.health_url}{READY_PATH}", timeout=2) as answer:
+        with urllib.request.urlopen(f"{self.health_url}{READY_PATH}", timeout=LIMIT_S) as answer:
             return bool(answer.status == 200)
 
 
@@ -93,7 +96,7 @@ class Isochrone:
     def wait_ready(self, *services: Service) -> None:
         """Waits until the given services (default: both) say that they are ready."""
         for service in services or (self.webhook, self.controller):
-            self.cluster.wait_for(service.answers, READY_LIMIT_S, f"{service.name} ready")
+            self.cluster.wait_for(service.answers, LIMIT_S, f"{service.name} ready")
 
     def wait_webhook_called(self) -> None:
         """Waits until the API server knows the webhook's certificate authority."""
@@ -105,7 +108,7 @@ class Isochrone:
                 hooks += self.cluster.api("GET", path)["webhooks"]
             return all(hook["clientConfig"].get("caBundle") for hook in hooks)
 
-        self.cluster.wait_for(has_bundle, READY_LIMIT_S, "the webhook's certificate authority is in its configuration")
+        self.cluster.wait_for(has_bundle, LIMIT_S, "the webhook's certificate authority is in its configuration")
 
 
 def render(cluster: Cluster, settings: Sequence[str] = ()) -> list[dict[str, Any]]:
@@ -115,7 +118,7 @@ def render(cluster: Cluster, settings: Sequence[str] = ()) -> list[dict[str, Any
     argv += ["--api-versions", "admissionregistration.k8s.io/v1/ValidatingAdmissionPolicy"]
     for setting in settings:
         argv += ["--set", setting]
-    done = subprocess.run(argv, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"helm template: {done.stderr.strip()}")
     return [item for item in yaml.safe_load_all(done.stdout) if item]
@@ -144,11 +147,11 @@ def install(cluster: Cluster, settings: Sequence[str] = (), env: Mapping[str, st
     return isochrone
 
 
-def conf_with_extender(url: str) -> str:
-    """Volcano's conf with the stanza that the product itself prints."""
+def conf_with_extender(url: str, conf: str | None = None) -> str:
+    """Volcano's conf (or another) with the stanza that the product itself prints, with more patience, as above."""
     from scheduler.volcano_conf import stanza
 
-    return with_extender_stanza(scheduler_conf(), stanza(url))
+    return with_extender_stanza(conf or scheduler_conf(), stanza(url, EXTENDER_TIMEOUT))
 
 
 def external_name(name: str) -> dict[str, Any]:
@@ -158,11 +161,12 @@ def external_name(name: str) -> dict[str, Any]:
 
 
 def routed(configuration: Mapping[str, Any], port: int) -> dict[str, Any]:
-    """The webhook configuration with the Service's port replaced; everything else is the chart's."""
+    """The webhook configuration with the Service's port replaced, and more patience; everything else is the chart's."""
 
     def at_port(hook: Mapping[str, Any]) -> dict[str, Any]:
         client = dict(hook["clientConfig"])
-        return {**hook, "clientConfig": client | {"service": client["service"] | {"port": port}}}
+        service = client["service"] | {"port": port}
+        return {**hook, "clientConfig": client | {"service": service}, "timeoutSeconds": MOST_TIMEOUT_S}
 
     return {**configuration, "webhooks": [at_port(hook) for hook in configuration["webhooks"]]}
 

@@ -15,6 +15,8 @@ from typing import TypeVar
 
 GUARD = Path(__file__).with_name("guard.py")
 TAIL_BYTES = 6_000
+LIMIT_S = 120.0
+"""Of every wait for what must come: nothing takes so long, not even on a machine that stands still for seconds."""
 
 
 class ProcessDiedError(RuntimeError):
@@ -104,7 +106,7 @@ class Process:
         except ProcessLookupError:
             return
 
-    def kill(self, limit_s: float = 10.0) -> None:
+    def kill(self, limit_s: float = LIMIT_S) -> None:
         """SIGKILL for the whole group, and waits until the program is gone."""
         if self._popen is None:
             return
@@ -207,7 +209,7 @@ class Group:
             self._forget(process)
         if self._guard.stdin is not None:
             self._guard.stdin.close()
-        self._guard.wait(30)
+        self._guard.wait(LIMIT_S)
 
     def _forget(self, process: Process) -> None:
         with self._lock:

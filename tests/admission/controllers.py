@@ -87,6 +87,17 @@ def pods_of(cluster: FileCluster, *names: str) -> list[Raw]:
     return [pod for pod in found if not names or pod["metadata"]["name"] in names]
 
 
+def versions(cluster: FileCluster) -> dict[str, str]:
+    """The version of each pod of the tests' namespace."""
+    return {pod["metadata"]["name"]: pod["metadata"]["resourceVersion"] for pod in pods_of(cluster)}
+
+
+def known(controller: Controller) -> dict[str, str]:
+    """The versions that the controller's watch has told."""
+    metas = [pod.metadata for pod in controller.pods.objects.values() if pod.metadata.namespace == NAMESPACE]
+    return {meta.name: meta.resource_version for meta in metas}
+
+
 def gated(cluster: FileCluster) -> set[str]:
     """Names of the pods that our gate holds."""
     return {pod["metadata"]["name"] for pod in pods_of(cluster) if _held(pod)}

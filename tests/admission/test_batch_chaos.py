@@ -20,8 +20,10 @@ from tests.admission.controllers import (
     controlling,
     gated,
     groups,
+    known,
     never_overbooked,
     pods_of,
+    versions,
 )
 from tests.admission.held_pods import NAMESPACE, held
 from tests.topology.list_watch_server import until
@@ -90,8 +92,7 @@ class Chaos:
 def settled(cluster: FileCluster, controller: Controller) -> bool:
     """Nothing is under way, every released gang has its PodGroup, and the planner finds no place for anybody held."""
     bind_released(cluster)
-    now = {p["metadata"]["name"]: p["metadata"]["resourceVersion"] for p in pods_of(cluster)}
-    if controller.batch.busy or now != known(controller):
+    if controller.batch.busy or versions(cluster) != known(controller):
         return False
     waiting = [pod["metadata"]["uid"] for pod in pods_of(cluster) if pod["metadata"]["name"] in gated(cluster)]
     if any(controller.state.is_assumed(uid) for uid in waiting):
@@ -106,12 +107,6 @@ def settled(cluster: FileCluster, controller: Controller) -> bool:
     assert snapshot is not None
     views = [view_of(key, controller.state.gang_pods(*key)) for key in controller.state.gangs()]
     return not any(plan(request_of(v, snapshot.table), snapshot).places for v in views if v.members)
-
-
-def known(controller: Controller) -> dict[str, str]:
-    """The version of each pod that its watch has told."""
-    metas = [pod.metadata for pod in controller.pods.objects.values() if pod.metadata.namespace == NAMESPACE]
-    return {meta.name: meta.resource_version for meta in metas}
 
 
 @pytest.mark.parametrize("seed", [34, 44, 48, 53])

@@ -18,12 +18,16 @@ from tests.admission.controllers import (
     controlling,
     create,
     events,
+    explained,
     gated,
     groups,
+    known,
     never_overbooked,
     nominations,
+    pods_of,
     reasons,
     released,
+    versions,
 )
 from tests.admission.held_pods import held
 from tests.admission.pods import Raw
@@ -123,6 +127,9 @@ async def test_while_room_appears_all_the_time_every_held_gang_is_asked(
     async with FileCluster([{"name": "n1", "gpus": 1}]) as cluster, controlling(cluster, tmp_path) as controller:
         create(cluster, *(pod for name in "abcd" for pod in pair(name, 4)))
         await until(lambda: controller.batch.held_gangs() == 4)
+        # What was written on the pods came back: nobody is asked for any other reason than room.
+        await until(lambda: all(explained(pod) for pod in pods_of(cluster)) and known(controller) == versions(cluster))
+        await until(lambda: all(not track.dirty for track in controller.batch._tracks.values()))
         asked = restless(controller, monkeypatch)
         controller.state.unassume("nobody")
         cluster.change("nodes", "", "n1", {"metadata": {"labels": {"news": "yes"}}})

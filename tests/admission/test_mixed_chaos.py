@@ -20,10 +20,9 @@ from admission.gangs.gang_request import request_of, view_of
 from admission.gangs.replan import Unplaced
 from admission.gangs.units import plan_units, short_units, units_by_uid
 from scheduler.policy import Policy
-from tests.admission.controllers import SHORT_PAUSES_S, controlling, gated, groups, pods_of, reasons
+from tests.admission.controllers import SHORT_PAUSES_S, controlling, gated, groups, known, pods_of, reasons, versions
 from tests.admission.held_pods import NAMESPACE, held
 from tests.admission.pods import Raw
-from tests.admission.test_batch_chaos import known
 from tests.admission.test_fairness import queue
 from tests.admission.test_units import lws
 from tests.topology.list_watch_server import until
@@ -253,8 +252,7 @@ def why_not_settled(world: World, controller: Controller) -> str:
     """ "" once nothing is under way and whoever is held cannot go, or waits for a queue or an older gang."""
     cluster = world.cluster
     world.volcano()
-    now = {p["metadata"]["name"]: p["metadata"]["resourceVersion"] for p in pods_of(cluster)}
-    if controller.batch.busy or now != known(controller):
+    if controller.batch.busy or versions(cluster) != known(controller):
         return "under way"
     by_uid = {p["metadata"]["uid"]: p for p in pods_of(cluster)}
     if any(controller.state.is_assumed(uid) for uid, p in by_uid.items() if is_held(p)):

@@ -12,6 +12,7 @@ import yaml
 
 from e2e.stack.cluster import Cluster
 from e2e.stack.nodes import grid
+from e2e.stack.processes import LIMIT_S
 from manifests.render import CHART, INSTALL, NAMESPACE, find_helm
 from topology.labels import GANG, GATE, GROUP_NAME, PHASE
 
@@ -47,7 +48,7 @@ def held(name: str, *gates: str) -> dict[str, Any]:
 def hook() -> dict[str, Any]:
     """The chart's uninstall Job."""
     command = [find_helm(), "template", "isochrone", str(CHART), "--namespace", NAMESPACE]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
     (job,) = [each for each in yaml.safe_load_all(done.stdout) if each and each["kind"] == "Job"]
     return dict(job["spec"]["template"]["spec"])
 
@@ -59,7 +60,7 @@ def test_the_hook_lets_every_held_pod_go_and_takes_the_webhook_along(cluster: Cl
     token = cluster.service_account_token(NAMESPACE, spec["serviceAccountName"])
     kubeconfig = cluster.write_kubeconfig("release", token)
     command = [sys.executable, "-m", "admission.cli", *spec["containers"][0]["args"], "--kubeconfig", str(kubeconfig)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.splitlines()[:2] == [
         "webhook configuration zz-isochrone removed",
@@ -75,6 +76,8 @@ def test_the_hook_lets_every_held_pod_go_and_takes_the_webhook_along(cluster: Cl
     pods = {pod["metadata"]["name"]: pod["spec"] for pod in cluster.pods("default")}
     assert [gate["name"] for gate in pods["b"]["schedulingGates"]] == [OTHER]
     assert [gate["name"] for gate in pods["c"]["schedulingGates"]] == [OTHER]
-    cluster.wait_for(lambda: cluster.get("/api/v1/namespaces/default/pods/a")["spec"].get("nodeName"), 30, "a is bound")
-    again = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    cluster.wait_for(
+        lambda: cluster.get("/api/v1/namespaces/default/pods/a")["spec"].get("nodeName"), LIMIT_S, "a is bound"
+    )
+    again = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert again.stdout == "webhook configuration zz-isochrone was gone already\nreleased 0 pods, 0 failed\n"

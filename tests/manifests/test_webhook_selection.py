@@ -16,6 +16,7 @@ import yaml
 
 from e2e.stack.build import build
 from e2e.stack.control_plane import ControlPlane
+from e2e.stack.processes import LIMIT_S
 from manifests.render import INSTALL
 from topology.labels import DECISION, ENABLED, GANG, PHASE, PLACEMENT, REACH
 
@@ -70,11 +71,11 @@ def plane() -> Iterator[ControlPlane]:
         control_plane.kubectl("replace", "-f", "-", input=recorded_at(url, bundle))
         control_plane.create_namespace("on", {ENABLED: "true"})
         control_plane.create_namespace("off")
-        control_plane.wait_for(lambda: sent(control_plane, "off", {PHASE: "decode"}), 30, "the webhook is called")
+        control_plane.wait_for(lambda: sent(control_plane, "off", {PHASE: "decode"}), LIMIT_S, "the webhook is called")
         yield control_plane
     finally:
         server.shutdown()
-        thread.join(5)
+        thread.join(LIMIT_S)
         server.server_close()
         control_plane.close()
 
@@ -204,7 +205,7 @@ def test_what_isochrone_wrote_cannot_be_changed_by_others(plane: ControlPlane) -
     # change and thus allowed for ever: every attempt forges another value.
     attempts = itertools.count()
     refused = lambda: "written by Isochrone" in patch({DECISION: f"forged-{next(attempts)}"})  # noqa: E731
-    plane.wait_for(refused, 30, "the policy is in force")
+    plane.wait_for(refused, LIMIT_S, "the policy is in force")
     assert "written by Isochrone" in patch({DECISION: None})
     assert "written by Isochrone" in patch({PLACEMENT: "elsewhere"})
     assert patch({"team": "y", REACH: "2ms"}) == ""

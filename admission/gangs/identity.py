@@ -29,6 +29,7 @@ _PART_OF: Final = (
 )
 _KSERVE: Final = "llminferenceservice"  # KServe's part-of is the kind; the service's name is app.kubernetes.io/name
 _PHASE_WORDS: Final = frozenset({"prefill", "decode", "prefiller", "decoder"})
+_NAMES: Final = ("app.kubernetes.io/name", "app")  # only where a phase is in them: then the rest is the service
 _LWS_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
 _ENGINE_FLAGS: Final = ("--kv-transfer-config", "--kv-transfer-config.kv-role", "--disaggregation-mode")
 
@@ -142,7 +143,7 @@ def _by_model(pod: Pod, calls: tuple[EngineCall, ...]) -> tuple[str, str] | None
 
 
 def _by_owner(pod: Pod, calls: tuple[EngineCall, ...]) -> tuple[str, str] | None:
-    """What is left where no model is named: the application, Dynamo's namespace, an LWS, a PodGroup that is given."""
+    """Where no model is named: the application, Dynamo's namespace, an LWS, a PodGroup that is given, its own name."""
     meta = pod.metadata
     application = _application(pod)
     if application:
@@ -158,6 +159,11 @@ def _by_owner(pod: Pod, calls: tuple[EngineCall, ...]) -> tuple[str, str] | None
     group = meta.annotation(labels.GROUP_NAME)
     if group and not group.startswith("podgroup-"):  # podgroup-<uid> is Volcano's, one per ReplicaSet
         return f"group-{group}", f"PodGroup {group}"
+    for key in _NAMES:
+        name = meta.label(key)
+        stem = without_phase(name)
+        if stem not in ("", name):
+            return f"app-{_slug(stem, dots=False)}", f"label {key} {name}"
     return None
 
 

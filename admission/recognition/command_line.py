@@ -7,9 +7,9 @@ is bounded, because whoever may create a pod may put 1 MiB of text in front of t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from typing import Final
 
 from admission.recognition.programs import Program, program_of
@@ -21,6 +21,11 @@ _MAX_WORDS: Final = 4096  # per container
 _MAX_WORD_CHARS: Final = 32 * 1024
 _MAX_POD_CHARS: Final = 128 * 1024
 _MAX_MODEL_CHARS: Final = 512
+_MAX_SCRIPT_CHARS: Final = 100
+_MAX_SHELLS: Final = 3  # one in another
+_SCRIPT_ENDINGS: Final = frozenset({"sh", "bash", "py"})
+_FIRST_WORDS: Final = 8
+_MODEL_FLAGS: Final = ("--model", "--model-path", "--model-dir")  # the last is LightLLM's
 # Commands that show, test or set text but never serve: an option that they are given is somebody else's.
 _SILENT: Final = frozenset(
     {
@@ -35,11 +40,12 @@ _BEFORE_A_COMMAND: Final = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class EngineCall:
-    """One container's command line. Flag names have dashes only; every value given is kept, in order."""
+    """One container's command line. Flag names have dashes only; one value a command, in order."""
 
     container: str
     flags: Mapping[str, tuple[str, ...]]
     program: Program
+    scripts: tuple[str, ...]  # names of the shell and Python files that it starts, without folder and ending
     model: str  # "" when it is not said, or said through a variable that cannot be read here
 
     @property
@@ -59,9 +65,9 @@ def engine_calls(pod: Pod) -> tuple[EngineCall, ...]:
             argv.append(taken)
         commands = _commands(argv, container)
         words = list(chain.from_iterable(commands))
-        flags = _flags(words)
+        flags = _flags(commands)
         program = program_of(commands, flags, container.image, bool(container.command))
-        calls.append(EngineCall(container.name, flags, program, _model(container, words, flags)))
+        calls.append(EngineCall(container.name, flags, program, _scripts(commands), _model(container, words, flags)))
     return tuple(calls)
 
 
@@ -71,31 +77,38 @@ def _commands(argv: Sequence[str], container: Container) -> list[list[str]]:
         return []
     env = {variable.name: variable.value for variable in container.env or ()}
     complete = not container.env_from  # else a variable that is not listed may have a value all the same
-    found: list[list[str]] = []
+    return [
+        [*command, END]
+        for command in _cut(islice(_words(argv, env, complete), _MAX_WORDS), env, complete, depth=0)
+        if _program_word(command) not in _SILENT
+    ]
+
+
+def _cut(words: Iterable[str], env: Mapping[str, str], complete: bool, depth: int) -> Iterator[list[str]]:
+    """Words as commands; a shell that a script starts is read like the script, as deep as people go."""
     command: list[str] = []
-    for word in (*_words(argv, env, complete), END):
+    for word in chain(words, (END,)):
         if word != END:
             command.append(word)
         elif command:
-            if _program_word(command) not in _SILENT:
-                found.append([*command, END])
+            if depth < _MAX_SHELLS and script_position(command) > 0:
+                yield from _cut(_words(command, env, complete), env, complete, depth + 1)
+            else:
+                yield command
             command = []
-    return found
 
 
 def _words(argv: Sequence[str], env: Mapping[str, str], complete: bool) -> Iterator[str]:
-    """argv with its shell script, if there is one, cut into words, and known variables put in. Bounded."""
+    """argv with its shell script, if there is one, cut into words, and known variables put in."""
     script_at = script_position(argv)
-    left = _MAX_WORDS
     for position, raw in enumerate(argv):
         word = expanded(raw, env)
-        if position == script_at and position:
-            yield END  # the script's first command begins here, not with the shell
-        for each in script_words(word, env, complete) if position == script_at else (word,):
-            if left == 0:
-                return
-            left -= 1
-            yield each
+        if position == script_at:
+            if position:
+                yield END  # the script's first command begins here, not with the shell
+            yield from script_words(word, env, complete)
+        else:
+            yield word
 
 
 def _program_word(command: Sequence[str]) -> str:
@@ -106,8 +119,17 @@ def _program_word(command: Sequence[str]) -> str:
     return ""
 
 
-def _flags(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
+def _flags(commands: Sequence[Sequence[str]]) -> dict[str, tuple[str, ...]]:
+    """Every flag with its values, one a command: given twice to one program, the last counts, as argparse has it."""
     found: dict[str, tuple[str, ...]] = {}
+    for words in commands:
+        for name, value in _flags_of(words).items():
+            found[name] = (*found.get(name, ()), value)
+    return found
+
+
+def _flags_of(words: Sequence[str]) -> dict[str, str]:
+    found: dict[str, str] = {}
     for position, word in enumerate(words):
         if not word.startswith("--") or len(word) > _MAX_WORD_CHARS:
             continue
@@ -115,14 +137,26 @@ def _flags(words: Sequence[str]) -> dict[str, tuple[str, ...]]:
         if not equals:
             after = words[position + 1]  # every command ends with END
             value = "" if after == END or after.startswith("--") else after
-        name = name.replace("_", "-")
-        found[name] = (*found.get(name, ()), value)
+        found[name.replace("_", "-")] = value
     return found
+
+
+def _scripts(commands: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """The files that the commands start: the command's own word, or the first one behind its interpreter."""
+    found: dict[str, None] = {}
+    for command in commands:
+        for word in command[:_FIRST_WORDS]:
+            base, _, ending = word.rpartition("/")[2].rpartition(".")
+            if ending in _SCRIPT_ENDINGS and base and len(base) <= _MAX_SCRIPT_CHARS:
+                found[base] = None
+                break
+    return tuple(found)
 
 
 def _model(container: Container, words: Sequence[str], flags: Mapping[str, tuple[str, ...]]) -> str:
     """The served model: the same field is asked first everywhere, so that both halves of a service agree."""
-    said = [*flags.get("--model", ()), *flags.get("--model-path", ()), _positional(container, words, flags)]
+    named = (value for flag in _MODEL_FLAGS for value in flags.get(flag, ()))
+    said = [*named, _positional(container, words, flags)]
     for value in [*said, *flags.get("--served-model-name", ())]:
         if value and "$" not in value and not value.startswith("-") and len(value) <= _MAX_MODEL_CHARS:
             return value

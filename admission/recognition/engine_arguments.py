@@ -13,7 +13,7 @@ import msgspec
 
 from admission.recognition.command_line import EngineCall
 from admission.recognition.evidence import Finding, Says, role
-from admission.recognition.programs import DYNAMO
+from admission.recognition.programs import DYNAMO, FASTDEPLOY, LIGHTLLM, LMDEPLOY
 from topology import labels
 from topology.objects import Pod
 
@@ -37,6 +37,24 @@ _DYNAMO_MODES: Final = {
     "encode": Says.NO_ENGINE,
 }
 _SERVER_ROLES: Final = {"context": Says.PREFILL, "generation": Says.DECODE}
+# Engines whose one option says it, with the words that it takes: InternLM/lmdeploy lmdeploy/cli/utils.py,
+# PaddlePaddle/FastDeploy fastdeploy/engine/args_utils.py, ModelTC/LightLLM lightllm/server/api_cli.py.
+_ROLE_OPTIONS: Final = {LMDEPLOY: "--role", FASTDEPLOY: "--splitwise-role", LIGHTLLM: "--run-mode"}
+_ROLE_WORDS: Final = {
+    "prefill": Says.PREFILL,
+    "decode": Says.DECODE,
+    "nixl-prefill": Says.PREFILL,
+    "nixl-decode": Says.DECODE,
+    "hybrid": Says.MIXED,
+    "mixed": Says.MIXED,
+    "normal": Says.MIXED,
+    "encoder": Says.NO_ENGINE,
+    "encode": Says.NO_ENGINE,
+    "visual": Says.NO_ENGINE,
+    "visual-only": Says.NO_ENGINE,
+    "pd-master": Says.NO_ENGINE,
+    "config-server": Says.NO_ENGINE,
+}
 _LMCACHE_ROLES: Final = {"sender": Says.PREFILL, "receiver": Says.DECODE}
 _LMCACHE_KEYS: Final = ("LMCACHE_NIXL_ROLE", "LMCACHE_PD_ROLE")
 _DYNAMO_MODE_VARIABLES: Final = re.compile(r"DYN_[A-Z]+_DISAGGREGATION_MODE")
@@ -124,7 +142,7 @@ def sglang(_pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
             yield Finding(Says.NO_ENGINE, "SGLang --encoder-only")
 
 
-def dynamo_workers(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+def _dynamo_workers(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     """Dynamo's own switches, each of which is a variable too, and TensorRT-LLM's server role."""
     for call, container in zip(calls, pod.spec.containers, strict=False):
         if not call.is_engine:
@@ -150,6 +168,17 @@ def dynamo_workers(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]
             elif variable.value and _DYNAMO_MODE_VARIABLES.fullmatch(variable.name):
                 says = _DYNAMO_MODES.get(variable.value.lower().replace("_", "-"), Says.OPEN)
                 yield Finding(says, f"Dynamo {variable.name} {variable.value[:40]}")
+
+
+def other_engines(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    """Dynamo, TensorRT-LLM, and the one option of LMDeploy, FastDeploy and LightLLM that says it."""
+    yield from _dynamo_workers(pod, calls)
+    for call in calls:
+        option = _ROLE_OPTIONS.get(call.program.engine, "") if call.is_engine else ""
+        for value in dict.fromkeys(call.flags.get(option, ())):
+            says = _ROLE_WORDS.get(value.lower().replace("_", "-"))
+            if says or value:
+                yield Finding(says or Says.OPEN, f"{call.program.engine} {option} {value[:40]}")
 
 
 def lmcache(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:

@@ -11,13 +11,16 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Final
 
 VLLM: Final = "vLLM"
 SGLANG: Final = "SGLang"
 DYNAMO: Final = "Dynamo"
 TRTLLM: Final = "TensorRT-LLM"
+LMDEPLOY: Final = "LMDeploy"
+FASTDEPLOY: Final = "FastDeploy"
+LIGHTLLM: Final = "LightLLM"
 
 _ENGINES: Final = (
     # start of `module` or of `program subcommand`, engine
@@ -31,9 +34,10 @@ _ENGINES: Final = (
     ("dynamo.trtllm", DYNAMO),
     ("dynamo.mocker", DYNAMO),
     ("trtllm-serve", TRTLLM),
-    ("lmdeploy serve", "LMDeploy"),
+    ("lmdeploy serve api_server", LMDEPLOY),
     ("text-generation-launcher", "TGI"),
-    ("fastdeploy.entrypoints", "FastDeploy"),
+    ("fastdeploy.entrypoints", FASTDEPLOY),
+    ("lightllm.server.api_server", LIGHTLLM),
 )
 _OTHERS: Final = (
     ("trtllm-serve disaggregated", "router"),
@@ -42,6 +46,10 @@ _OTHERS: Final = (
     ("smg", "router"),
     ("vllm_router", "router"),
     ("vllm-router", "router"),
+    ("lmdeploy serve proxy", "router"),
+    ("fastdeploy.router", "router"),
+    ("fastdeploy.golang_router", "router"),
+    ("fd-router", "router"),
     ("dynamo.frontend", "frontend"),
     ("dynamo.router", "router"),
     ("dynamo.global_router", "router"),
@@ -70,8 +78,13 @@ _OTHERS: Final = (
     ("locust", "load generator"),
     ("axolotl", "training"),
     ("llamafactory-cli train", "training"),
+    ("deepspeed", "training"),
+    ("jupyter", "notebook"),
+    ("jupyter-lab", "notebook"),
+    ("jupyter-notebook", "notebook"),
+    ("code-server", "notebook"),
 )
-NOT_SERVING: Final = frozenset({"load generator", "training", "model download"})  # whatever its labels say
+NOT_SERVING: Final = frozenset({"load generator", "training", "model download", "notebook"})  # whatever its labels say
 # What only fetches files, if nothing is started after it.
 _FETCHERS: Final = ("hf download", "huggingface-cli download", "modelscope download")
 _SCRIPTS: Final = re.compile(
@@ -119,6 +132,8 @@ _IMAGE_ENGINES: Final = (
     ("inference-sim", VLLM),
     ("text-generation-inference", "TGI"),
 )
+# What makes a TensorRT-LLM server a context or a generation server stands in this file alone.
+_TRTLLM_FILES: Final = frozenset({"--extra-llm-api-options", "--extra-llm-api-config", "--metadata-server-config-file"})
 _STARTERS: Final = frozenset({"exec", "then", "do", "else", "nohup", "time", "--", "tini", "env"})
 _LONGEST: Final = 200  # a longer word names no program
 
@@ -151,18 +166,25 @@ def program_of(
         elif any(first and name.startswith(_FETCHERS) for name, first in _names(commands[-1:])):
             other = "model download"
     if engine or other:
-        return Program(engine, other, bool(engine) and _complete(commands, flags))
+        return Program(engine, other, bool(engine) and _complete(_starting(commands), flags, engine))
     engine, other = _of_image(image)
     # Without a command of its own the image's entry point reads the arguments.
     seen = bool(commands) and not has_command
-    return Program(engine, other, bool(engine) and seen and _complete(commands, flags))
+    return Program(engine, other, bool(engine) and seen and _complete(commands, flags, engine))
 
 
-def _complete(commands: Sequence[Sequence[str]], flags: Mapping[str, tuple[str, ...]]) -> bool:
+def _starting(commands: Sequence[Sequence[str]]) -> list[Sequence[str]]:
+    """The commands that start an engine: what others of a script are given is not its business."""
+    return [command for command in commands if any(_engine(name) for name, _ in _names([command]))]
+
+
+def _complete(commands: Sequence[Sequence[str]], flags: Mapping[str, tuple[str, ...]], engine: str) -> bool:
     """Neither a configuration file nor a variable that may hold options: what is not there was not said."""
-    if "--config" in flags:
+    if "--config" in flags or (engine == TRTLLM and not _TRTLLM_FILES.isdisjoint(flags)):
         return False
     for command in commands:
+        if "xargs" in command:
+            return False
         for before, word in pairwise(command):
             if word.startswith("$") and not before.startswith("--") and before != "serve":
                 return False
@@ -184,7 +206,12 @@ def _names(commands: Sequence[Sequence[str]]) -> Iterator[tuple[str, bool]]:
                 first = (
                     not position or before in _STARTERS or ("=" in before and before[0] != "-") or base.endswith(".py")
                 )
-                yield (f"{base} {after}" if after.replace("_", "").isalpha() else base), first
+                spoken = [base, *takewhile(_is_word, command[position + 1 : position + 3])]
+                yield " ".join(spoken), first
+
+
+def _is_word(text: str) -> bool:
+    return text.replace("_", "").isalpha()
 
 
 def _engine(name: str) -> str:

@@ -12,6 +12,7 @@ from typing import Final
 
 from admission.recognition.command_line import EngineCall
 from admission.recognition.evidence import NO_ENGINE_WORDS, Finding, Look, Says, role
+from admission.recognition.programs import TRTLLM
 from topology import labels
 from topology.objects import Pod
 
@@ -45,6 +46,22 @@ _MEDIA: Final = (
     "audio",
 )
 _HALF_OF_A_MODEL: Final = "decoder"  # in training and in vision a decoder is a part of a model, not of a service
+# NVIDIA/TensorRT-LLM examples/disaggregated: context servers hand the KV cache to generation servers.
+TRTLLM_WORDS: Final = {
+    "context": Says.PREFILL,
+    "ctx": Says.PREFILL,
+    "generation": Says.DECODE,
+    "gen": Says.DECODE,
+}
+NAME_LABELS: Final = (
+    *("leaderworkerset.sigs.k8s.io/name", "nvidia.com/dynamo-component", "ray.io/group"),
+    *("app.kubernetes.io/name", "app", "model"),
+)
+# What language models and their services are called; a word of its own, a version behind it.
+_LLM_WORD: Final = re.compile(
+    r"llm|(?<![a-z])(?:chat|gpt|llama|qwen|deepseek|mistral|mixtral|glm|kimi|gemma|phi|ernie|minimax|nemotron|hunyuan"
+    r"|lmcache|sglang|moe)(?![a-z])"
+)
 _FIRST_WORDS: Final = 8
 _LONGEST: Final = 200
 _LLM_VARIABLES: Final = ("VLLM_", "SGLANG_", "LMCACHE_", "MOONCAKE_", "NIXL_", "DYN_", "TRTLLM_")
@@ -105,9 +122,12 @@ def aibrix(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
 
 def plain(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     """`role: prefill` and the like."""
+    trtllm = any(call.program.engine == TRTLLM for call in calls)
     for key in PLAIN_KEYS:
         value = pod.metadata.label(key)
         says = role(value) if value else None
+        if says is None and trtllm:
+            says = TRTLLM_WORDS.get(value.lower())
         serves = serves_language_models if value.lower() == _HALF_OF_A_MODEL else may_serve
         if says in (Says.PREFILL, Says.DECODE, Says.MIXED) and not serves(pod, calls):
             yield Finding(Says.OPEN, f"label {key} {value}")
@@ -123,12 +143,21 @@ def serves_language_models(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:
         return True
     if any(key.startswith(_LLM_LABELS) for key in pod.metadata.labels or ()):
         return True
+    if _names_a_language_model(pod):
+        return True
     for container in pod.spec.containers:
-        if "llm" in container.image.rpartition("/")[2].lower():
-            return True
         if any(variable.name.startswith(_LLM_VARIABLES) for variable in container.env or ()):
             return True
     return False
+
+
+def _names_a_language_model(pod: Pod) -> bool:
+    """By a word of its names or images: `chat-decode`, `registry/llm/engine`, `qwen3-decode`."""
+    meta = pod.metadata
+    said = [meta.name, meta.generate_name, *(meta.label(key) for key in NAME_LABELS)]
+    for container in pod.spec.containers:
+        said += [container.name, container.image]
+    return any(_LLM_WORD.search(text[:_LONGEST].lower()) for text in said)
 
 
 def may_serve(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:

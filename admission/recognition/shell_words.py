@@ -16,26 +16,30 @@ from typing import Final
 END: Final = ";"  # stands between two commands of a script, so that no flag takes a value from the next one
 
 _SHELLS: Final = frozenset({"sh", "bash", "dash", "ash", "zsh"})
-_SHELL_COMMAND_FLAG = re.compile(r"-[a-z]*c")
+_SHELL_COMMAND_FLAG = re.compile(r"-[a-z]*c[a-z]*")
+_OPTIONS_WITH_A_FILE: Final = frozenset({"--rcfile", "--init-file"})
 _SCRIPT_WORD = re.compile(
     r"""
       (?<!\S)\#[^\n]*                                        # a comment, to the end of its line
     | [;&|\n]++                                              # the end of a command
     | (?: [^\s"'\\;&|]++ | "(?:[^"\\]|\\.)*+" | '[^']*+' | \\. )++
     """,
-    re.VERBOSE | re.DOTALL,
+    re.VERBOSE | re.DOTALL | re.ASCII,  # a shell does not end a word at a no-break space
 )
-_PLAIN_WORD = re.compile(r"[^\s\"'\\$#;&|]+")
+_PLAIN_WORD = re.compile(r"[^\s\"'\\$#;&|]+", re.ASCII)
 _WORD_PART = re.compile(r'"((?:[^"\\]|\\.)*+)"|\'([^\']*+)\'|\\(.)|([^"\'\\]++)', re.DOTALL)
 _ESCAPED_IN_QUOTES = re.compile(r'\\(["\\$`\n])')
 _SHELL_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^{}$`]*))?\})", re.ASCII)
 _BARE_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})", re.ASCII)
 _KUBELET_VARIABLE = re.compile(r"\$\(([A-Za-z_][\w.-]*)\)", re.ASCII)
-_ASSIGNMENT = re.compile(r"(?<![\w$-])([A-Za-z_]\w*)=", re.ASCII)
+_ASSIGNMENT = re.compile(r"(?<![\w$-])([A-Za-z_]\w*)(\+?)=", re.ASCII)
 _LITERAL = re.compile(r'"([^"\\$`]*)"(?=[\s;&|]|$)|\'([^\']*)\'(?=[\s;&|]|$)|([^\s"\'\\;&|$`()]*)(?=[\s;&|]|$)')
+_ITSELF = re.compile(r'([A-Za-z_]\w*)="\$(?:\1(?!\w)|\{\1\})', re.ASCII)
+_REST = re.compile(r'([^"\\$`]*)"(?=[\s;&|]|$)()()')
 _CONDITION = re.compile(r"\b(?:if|case|while|until|for|function)\b|&&|\|\||\(\)")
 _ARRAY: Final = re.compile(r"[A-Za-z_]\w*\+?=\(", re.ASCII)  # ARGS=( and ARGS+=( of bash: words of a command to come
 _MAX_DEFAULTS: Final = 256
+_NEVER: Final = 1 << 30  # a count that no script reaches
 
 
 def expanded(word: str, env: Mapping[str, str]) -> str:
@@ -46,12 +50,36 @@ def expanded(word: str, env: Mapping[str, str]) -> str:
 
 
 def script_position(argv: Sequence[str]) -> int:
-    """Which element is a script: the one after `sh -c`, or a lone string that holds a whole command line; else -1."""
-    for position, word in enumerate(argv[:-1]):
-        shell = argv[position - 1].rpartition("/")[2] if position else "sh"  # position 0: the image's entry point
-        if shell in _SHELLS and _SHELL_COMMAND_FLAG.fullmatch(word):
-            return position + 1
-    return 0 if len(argv) == 1 and " --" in argv[0] else -1
+    """Which element is a script: the command string of `sh -c`, or a lone string that holds a command line; -1: none.
+
+    A shell takes the first word behind its options, as `bash -euo pipefail -c -- SCRIPT` shows (POSIX sh, OPTIONS).
+    """
+    if len(argv) == 1:
+        return 0 if " --" in argv[0] else -1
+    for position, word in enumerate(argv):
+        # position 0 may be an option too: the image's entry point is the shell
+        if word.rpartition("/")[2] in _SHELLS or (position == 0 and _SHELL_COMMAND_FLAG.fullmatch(word)):
+            found = _command_string(argv, position + (word[:1] != "-"))
+            if found >= 0:
+                return found
+    return -1
+
+
+def _command_string(argv: Sequence[str], position: int) -> int:
+    """The first word behind a shell's options, if `-c` is one of them; else -1."""
+    asked = False
+    while position < len(argv):
+        word = argv[position]
+        if word[:1] not in ("-", "+") or word in ("-", "--"):
+            position += word in ("-", "--")
+            return position if asked and position < len(argv) else -1
+        if word in _OPTIONS_WITH_A_FILE:
+            position += 1
+        elif word[:2] != "--":
+            asked = asked or (word[0] == "-" and "c" in word)
+            position += word[-1] in "oO"  # the next word is the option's name
+        position += 1
+    return -1
 
 
 def script_words(script: str, env: Mapping[str, str], complete: bool) -> Iterator[str]:
@@ -100,10 +128,24 @@ def _variables(script: str, env: Mapping[str, str]) -> tuple[Mapping[str, str], 
     known = {name: value for name, value in env.items() if value and name not in assigned}
     first = _CONDITION.search(script)
     certain_until = first.start() if first else len(script)
+    said = Counter[str]()
     for match in _ASSIGNMENT.finditer(script, 0, certain_until):
-        literal = _LITERAL.match(script, match.end()) if assigned[match[1]] == 1 else None
-        if literal:
-            known[match[1]] = literal[1] or literal[2] or literal[3] or ""
+        name, more = match[1], bool(match[2])
+        said[name] += 1
+        again = _ITSELF.match(script, match.start())  # NAME="$NAME b" is NAME+=" b"
+        if again and again[1] == name:
+            more, literal = True, _REST.match(script, again.end())
+        else:
+            literal = _LITERAL.match(script, match.end())
+        # `NAME=a` once, and then only `NAME+=b`: everything else may be undone or done twice
+        if literal and more == (said[name] > 1) and (not more or name in known):
+            known[name] = (known[name] if more else "") + (literal[1] or literal[2] or literal[3] or "")
+        else:
+            known.pop(name, None)
+            said[name] += _NEVER
+    for name, count in assigned.items():
+        if said[name] != count:
+            known.pop(name, None)
     return known, frozenset(name for name in (*assigned, *env) if name not in known)
 
 

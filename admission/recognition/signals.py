@@ -99,9 +99,9 @@ ROWS: Final[tuple[Row, ...]] = (
         8,
         "plain label",
         "labels " + ", ".join(f"`{key}`" for key in role_labels.PLAIN_KEYS) + " on a pod that may serve a model",
-        "the role word",
+        "the role word; context and generation of TensorRT-LLM",
         Confidence.MEDIUM,
-        "examples of Kueue, LWS and llm-d",
+        "examples of Kueue, LWS, llm-d and TensorRT-LLM",
         role_labels.plain,
     ),
     Row(
@@ -125,11 +125,14 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         11,
         "Dynamo engines, TensorRT-LLM",
-        "arguments or variables: `--disaggregation-mode`, `--is-prefill-worker`, `--is-decode-worker`; `--server_role`",
-        "as named; context = prefill, generation = decode",
+        "arguments or variables: `--disaggregation-mode`, `--is-prefill-worker`, `--is-decode-worker`; "
+        "`--server_role`; `--role` of LMDeploy, `--splitwise-role` of FastDeploy, `--run_mode` of LightLLM",
+        "as named; context = prefill, generation = decode; hybrid, mixed, normal = mixed; encoders are no engine",
         Confidence.MEDIUM,
-        "ai-dynamo/dynamo components; NVIDIA/TensorRT-LLM tensorrt_llm/commands/serve.py",
-        engine_arguments.dynamo_workers,
+        "ai-dynamo/dynamo components; NVIDIA/TensorRT-LLM tensorrt_llm/commands/serve.py; InternLM/lmdeploy "
+        "lmdeploy/cli/utils.py; PaddlePaddle/FastDeploy fastdeploy/engine/args_utils.py; ModelTC/LightLLM "
+        "lightllm/server/api_cli.py",
+        engine_arguments.other_engines,
     ),
     Row(
         12,
@@ -143,10 +146,10 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         13,
         "variables and names",
-        "variables and arguments such as `ROLE`, `--role`; names of containers, owners and pods; programs",
+        "variables and arguments such as `ROLE`, `--role`; names of containers, scripts, owners and pods; programs",
         "prefill, decode where one of them is named; routers, proxies and stores are no engine",
         Confidence.LOW,
-        "examples of Mooncake, LMDeploy, FastDeploy and RTP-LLM",
+        "examples of Mooncake, MindIE, RTP-LLM and llm-d",
         weak_names.hints,
     ),
     Row(

@@ -7,14 +7,22 @@ one phase and nothing that would turn its meaning (`prefill-router`, `chunked-pr
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
 from typing import Final
 
 from admission.recognition.command_line import EngineCall
 from admission.recognition.engine_arguments import role_argument, vllm
 from admission.recognition.evidence import Finding, Says, plain_phase
-from admission.recognition.programs import DYNAMO
-from admission.recognition.role_labels import may_serve, serves_language_models, stands_beside_engines, wants_gpu
+from admission.recognition.programs import DYNAMO, TRTLLM
+from admission.recognition.role_labels import (
+    NAME_LABELS,
+    TRTLLM_WORDS,
+    may_serve,
+    serves_language_models,
+    stands_beside_engines,
+    wants_gpu,
+)
 from topology.objects import Pod
 
 _ROLE_FLAGS: Final = (
@@ -38,33 +46,19 @@ _ROLE_VARIABLES: Final = frozenset(
     }
 )
 _KV_ROLES: Final = {"kv_producer": Says.PREFILL, "kv_consumer": Says.DECODE}
-_NAME_LABELS: Final = (
-    *("leaderworkerset.sigs.k8s.io/name", "nvidia.com/dynamo-component", "ray.io/group"),
-    *("app.kubernetes.io/name", "app", "model"),
-)
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SPLIT = re.compile(r"[-_.]+")
 _PHASES: Final = {"prefill": Says.PREFILL, "decode": Says.DECODE}
 # Words that turn the meaning of the one behind or before them.
 _BEFORE: Final = frozenset(
-    {"no", "non", "chunked", "without", "disable", "chunk", "speculative", "prefix", "long", "fast"}
+    {"no", "non", "chunked", "without", "disable", "chunk", "speculative", "spec", "draft", "prefix", "long", "fast"}
 )
 _AFTER: Final = frozenset(
     {
-        "cache",
-        "only",
-        "heavy",
-        "bench",
-        "benchmark",
-        "test",
-        "free",
-        "warmer",
-        "warmup",
-        "optimized",
-        "url",
-        "uri",
-        "decode",
-        "prefill",
+        *("cache", "only", "heavy", "free", "optimized", "url", "uri", "decode", "prefill", "length", "predictor"),
+        *("bench", "benchmark", "test", "tests", "tester", "eval", "profiler", "tuner", "validator", "simulator"),
+        *("warmer", "warmup", "loader", "download", "downloader", "builder", "dataset", "client", "replay", "trace"),
+        *("train", "trainer", "training", "notebook", "exporter", "monitor", "dashboard", "metrics"),
     }
 )
 _MAX_VARIABLES: Final = 256
@@ -81,6 +75,8 @@ def hints(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     known = any(call.program.engine for call in engines)
     # Dynamo calls the one worker of an aggregated service a decode worker: there a name tells nothing.
     telling = not any(call.program.engine == DYNAMO for call in engines)
+    # Only where its engine was told by a file is the rest of a TensorRT-LLM pod worth the engine's own words.
+    words = TRTLLM_WORDS if any(call.program.engine == TRTLLM for call in engines) else {}
     names = [*_container_names(engines), *_owner_names(pod)]
     if not known and any(stands_beside_engines(iter(_words(name))) for _, name in names):
         yield Finding(Says.NO_ENGINE, f"named {names[0][1]}")
@@ -89,8 +85,9 @@ def hints(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
         return
     for where, kind in (
         ("setting", _settings(pod, calls)),
-        ("container", _named(_container_names(engines))),
-        ("owner", _named(_owner_names(pod))),
+        ("script", _named(_script_names(engines))),
+        ("container", _named(_container_names(engines), words)),
+        ("owner", _named(_owner_names(pod), words)),
     ):
         found = list(kind)
         serves = serves_language_models if where == "owner" else may_serve
@@ -138,30 +135,38 @@ def _container_names(engines: list[EngineCall]) -> list[tuple[str, str]]:
     return [("container", call.container) for call in engines]
 
 
+def _script_names(engines: list[EngineCall]) -> list[tuple[str, str]]:
+    """`/scripts/start-prefill.sh`: what it runs is not in the manifest, its name is."""
+    return [("script", name) for call in engines for name in call.scripts]
+
+
 def _owner_names(pod: Pod) -> list[tuple[str, str]]:
     meta = pod.metadata
-    names = [("label " + key, value) for key in _NAME_LABELS if (value := meta.label(key))]
+    names = [("label " + key, value) for key in NAME_LABELS if (value := meta.label(key))]
     name = meta.name or meta.generate_name
     return [*names, ("pod name", name)] if name else names
 
 
-def _named(names: list[tuple[str, str]]) -> Iterator[Finding]:
+def _named(names: list[tuple[str, str]], more: Mapping[str, Says] = MappingProxyType({})) -> Iterator[Finding]:
     for where, name in names:
-        says = phase_in_name(name)
+        says = phase_in_name(name, more)
         if says:
             yield Finding(says, f"{where} {name}")
 
 
-def phase_in_name(name: str) -> Says | None:
-    """`chat-prefill-0` and `VllmPrefillWorker` name prefill; a name with both words, or a turned one, names none."""
+def phase_in_name(name: str, more: Mapping[str, Says] = MappingProxyType({})) -> Says | None:
+    """`chat-prefill-0` and `VllmPrefillWorker` name prefill; a name with both words, or a turned one, names none.
+
+    `more`: words that mean a phase for the pod's own engine.
+    """
     words = _words(name)
-    found = {word for word in words if word in _PHASES}
-    if len(found) != 1 or stands_beside_engines(iter(words)):
+    said = {word: says for word in words if (says := _PHASES.get(word) or more.get(word))}
+    if len(set(said.values())) != 1 or stands_beside_engines(iter(words)):
         return None
-    word = found.pop()
+    word, says = next(iter(said.items()))
     at = words.index(word)
     turned = (at > 0 and words[at - 1] in _BEFORE) or (at + 1 < len(words) and words[at + 1] in _AFTER)
-    return None if turned else _PHASES[word]
+    return None if turned else says
 
 
 def _words(name: str) -> list[str]:

@@ -275,9 +275,10 @@ def llm_d_model_service(document: Raw, namespace: str) -> Iterator[PodTemplate]:
 
 
 def ray(document: Raw, namespace: str) -> Iterator[PodTemplate]:
-    """ray-project/kuberay: head and worker groups; a RayService's or RayJob's cluster is inside its spec."""
+    """ray-project/kuberay: head and worker groups; a RayService, a RayJob and AIBrix's fleet have a cluster inside."""
     name, spec = _name(document), mapping(document.get("spec"))
-    cluster = mapping(spec.get("rayClusterConfig")) or mapping(spec.get("rayClusterSpec")) or spec
+    cluster = mapping(spec.get("rayClusterConfig")) or mapping(spec.get("rayClusterSpec"))
+    cluster = cluster or mapping(mapping(spec.get("template")).get("spec")) or spec
     head = {"groupName": "headgroup", "replicas": 1, **mapping(cluster.get("headGroupSpec"))}
     for group in [head, *sequence(cluster.get("workerGroupSpecs"))]:
         word = str(group.get("groupName", ""))
@@ -318,6 +319,8 @@ KINDS: Final[dict[tuple[str, str], Reader]] = {
     ("grove.io", "PodCliqueSet"): pod_clique_set,
     ("orchestration.aibrix.ai", "StormService"): storm_service,
     ("orchestration.aibrix.ai", "RoleSet"): storm_service,
+    ("orchestration.aibrix.ai", "RayClusterFleet"): ray,
+    ("orchestration.aibrix.ai", "RayClusterReplicaSet"): ray,
     ("serving.kserve.io", "LLMInferenceService"): llm_inference_service,
     ("serving.kserve.io", "InferenceService"): inference_service,
     ("ome.io", "InferenceService"): ome_service,

@@ -1,6 +1,6 @@
 """Every template that people write: what it is, written down by hand, and what we read.
 
-`templates/pods.yaml` and `templates/teams.yaml` have one pod a case, `templates/public_manifests.yaml` the public
+`templates/pods.yaml`, `teams.yaml` and `engines.yaml` have one pod a case, `templates/public_manifests.yaml` the public
 manifests of the data folder.
 """
 
@@ -19,7 +19,9 @@ from admission.templates.manifest_file import Document, documents
 
 HERE = Path(__file__).with_name("templates")
 DATA = Path(os.environ.get("ISOCHRONE_DATA") or Path(__file__).resolve().parents[3] / "shared" / "data") / "manifests"
-PODS: dict[str, Any] = yaml.safe_load((HERE / "pods.yaml").read_text() + (HERE / "teams.yaml").read_text())
+PODS: dict[str, Any] = yaml.safe_load(
+    (HERE / "pods.yaml").read_text() + (HERE / "teams.yaml").read_text() + (HERE / "engines.yaml").read_text()
+)
 PUBLIC: dict[str, Any] = yaml.safe_load((HERE / "public_manifests.yaml").read_text())
 
 

@@ -42,6 +42,7 @@ class Candidate:
     parts: tuple[Part, ...]
     reach: Reach | None  # worst to the partners; None while no partner has a place
     within: bool
+    roots: tuple[int, int] | None = None  # groups of the gang with room under one PCI root, and how many there could be
 
     @property
     def score_nano(self) -> int:
@@ -143,12 +144,13 @@ class Shortfall:
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What a plan is judged by (`scheduler.objective`): reach in us, GPUs that expected pods can no longer use, nodes
-    of the smaller isochrone set (0 where there is none)."""
+    of the smaller isochrone set (0 where there is none), share of the gang's groups that are torn between PCI roots."""
 
     worst_us: float
     mean_us: float
     lost_gpus: float
     nodes: int = 0
+    torn: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

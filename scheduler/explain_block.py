@@ -30,6 +30,7 @@ from scheduler.explain_words import (
     plural,
     ruled_out,
     set_of,
+    torn_roots,
     whole_points,
 )
 from scheduler.reasons import Blocked, Obstacle, blocked_of, is_joiner, reason_of
@@ -78,6 +79,8 @@ def _placed_rows(decision: Decision, plan: Plan | None, bound_node: str | None) 
         rows.append(("next", "   ".join(_runner_up(c) for c in others)))
     elif decision.eligible == 1:
         rows.append(("next", f"none: the only feasible node of {decision.node_count}"))
+    if mine is not None and (torn := torn_roots(mine)):
+        rows.append(("roots", torn))
     if out := ruled_out(decision):
         rows.append(("out", out))
     allowed = plan.set_of(decision.request.uid) if plan is not None else None

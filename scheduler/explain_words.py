@@ -216,6 +216,15 @@ def whole_points(candidate: Candidate) -> tuple[int, tuple[tuple[str, int, int],
     return score, tuple((part.name, got, round(part.of)) for part, got in zip(rows, points, strict=True))
 
 
+def torn_roots(candidate: Candidate) -> str:
+    """`1 of 2 prefill-decode groups has room under one PCI root; ...`; empty where all have, or nobody knows."""
+    fit, wanted = candidate.roots or (0, 0)
+    if fit >= wanted:
+        return ""
+    have = "has" if fit == 1 else "have"
+    return f"{fit} of {plural(wanted, 'prefill-decode group')} {have} room under one PCI root; the plugin picks, not we"
+
+
 def set_of(nodes: NodeSet) -> str:
     """`topology.kubernetes.io/zone in (z1), 8 nodes`."""
     return f"{nodes.show()}, {plural(nodes.nodes, 'node')}"

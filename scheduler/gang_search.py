@@ -21,6 +21,7 @@ from scheduler.policy import Policy
 from scheduler.request import ReachBound
 from scheduler.search import Found, Item, Search
 from scheduler.set_sizes import FEW, SmallSets
+from topology.gpus.roots import RootRoom
 from topology.labels import PHASES
 from topology.snapshot import Snapshot, room_for
 
@@ -64,6 +65,7 @@ class GangSearch:
         )
         gpus = sum(g * item.count for g, item in zip(self._gpu_of, items, strict=True))
         self._objective = Objective(policy, bound.us, gpus, expected_pods(snapshot))
+        self._roots = snapshot.root_room()
         # What partners mean for a pod of each phase, by node: (worst, total, nearest, how many).
         self._seen = {phase: self._seen_by(phase) for phase in PHASES}
         self._order = sorted(range(len(items)), key=self._rank)
@@ -197,12 +199,19 @@ class GangSearch:
             bound_us=self._limit_us,
             nearest=bound.nearest,
             cards=cards,
+            roots=self._roots_of(nodes),
         )
         sizes = None
         if len(table) <= FEW and not bound.nearest and improve:
             there = [sorted({int(n) for p in self._partners[phase] for n in p}) for phase in phases]
             sizes = SmallSets(table, nodes, (there[0], there[1]), self._limit_us, bound.size_bytes)
         return Joint(problem, self._objective, sizes, budget, improve)
+
+    def _roots_of(self, nodes: NDArray[np.int64]) -> RootRoom | None:
+        """Free GPUs by PCI root of these nodes, by position; None where no node has several roots that are known."""
+        room = self._roots
+        at = np.flatnonzero(np.isin(nodes, room.nodes))
+        return RootRoom(at, room.free[np.searchsorted(room.nodes, nodes[at])]) if len(at) else None
 
     def _reach(self, nodes: NDArray[np.int64]) -> Floats:
         reach, size = self._snapshot.table.reach, self._bound.size_bytes
@@ -217,6 +226,10 @@ class GangSearch:
     def _same(self, nodes: NDArray[np.int64], parts: Sequence[Part], cards: CardRoom | None) -> NDArray[np.int64]:
         """A number per node: equal where kind, free amounts and welcome are. Nodes of partners are like no other."""
         columns = [self._snapshot.table.reach.kind[nodes], *self._free[nodes].T, *(part.may for part in parts)]
+        if (roots := self._roots_of(nodes)) is not None:
+            by_node = np.full((len(nodes), roots.free.shape[1]), -1)
+            by_node[roots.nodes] = roots.free
+            columns += [*by_node.T]
         rows = np.stack([column.astype(np.int64) for column in columns], axis=1)
         taken = {int(n) for partners in self._partners.values() for p in partners for n in p}
         known: dict[object, int] = {}

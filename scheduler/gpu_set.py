@@ -1,8 +1,8 @@
 """Which GPUs of the chosen node a pod will get: a prediction wherever somebody else hands them out.
 
 The node is ours to choose; the cards are NVIDIA's plugin's, or the sharing plugin's. So this says what their own rule
-would take from what is free now, how well those cards are joined, and whether better ones were there. It looks at one
-node and never at the whole table, since every explained decision asks it.
+would take from what is free now (by the kubelet's word, where an agent brings it), how well those cards are joined, and
+whether better ones were there. It looks at one node, never at the whole table, since every explained decision asks it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,11 @@ from dataclasses import dataclass
 
 from scheduler.request import PodRequest
 from topology.gpus.capacity import NodeCards
-from topology.gpus.cards import EVERYTHING, CardRow, choose
+from topology.gpus.cards import EVERYTHING, CardRow, choose, empty_row, put
+from topology.gpus.forms import WHOLE
 from topology.gpus.holds import held_row
-from topology.gpus.request import GpuRequest
+from topology.gpus.request import GpuRequest, whole_gpus
+from topology.gpus.roots import whole_in_use
 from topology.gpus.sets import GpuSet, best_set, judge_set, plugin_set
 from topology.snapshot import Snapshot
 
@@ -70,7 +72,13 @@ def partner_rails(snapshot: Snapshot, node: int) -> frozenset[int]:
 def _row(snapshot: Snapshot, cards: NodeCards, node: int) -> CardRow:
     column = snapshot.gpu_column
     units = int(snapshot.used[node, column]) if column is not None else 0
-    held = snapshot.holds.get(snapshot.table.names[node])
+    name = snapshot.table.names[node]
+    held, in_use = snapshot.holds.get(name), snapshot.in_use.get(name)
+    if held is None and in_use is not None and cards.kind == WHOLE.name and cards.replicas <= 1:
+        row = empty_row(cards)
+        for card, taken in enumerate(whole_in_use(cards, units, in_use)):
+            row = put(cards, row, card, whole_gpus(1), "") if taken else row
+        return row
     return held_row(cards, held.holds if held is not None else {}, units)
 
 

@@ -22,6 +22,9 @@ from numpy.typing import NDArray
 
 from scheduler.card_room import CardRoom
 from scheduler.objective import Floats, Objective, least_loss
+from scheduler.roots import torn_share
+from topology.gpus.roots import RootRoom
+from topology.labels import PHASES
 from topology.snapshot import Amount2D, Mask, room_for
 
 _LESS = 1e-9  # a plan must be better by more than rounding
@@ -77,6 +80,7 @@ class Problem:
     bound_us: float
     nearest: bool = False
     cards: CardRoom | None = None
+    roots: RootRoom | None = None  # nodes by position
 
 
 class Joint:
@@ -329,6 +333,17 @@ class Joint:
             return 0.0
         return self._sizes.least_share(self._of(second=second), nodes, second)
 
+    def _torn(self) -> float:
+        """The share of groups that the places tear between PCI roots. Only of a complete plan: none is dropped for it
+        before."""
+        if self._problem.roots is None:
+            return 0.0
+        gpus_at: dict[int, dict[str, list[int]]] = {}
+        for part, nodes in zip(self._problem.parts, self._places, strict=True):
+            for node in nodes:
+                gpus_at.setdefault(node, {}).setdefault(PHASES[part.second], []).append(part.gpus)
+        return torn_share(self._problem.roots, gpus_at, min(self._pods))
+
     def _end(self, lost: float, worst: float, total: float) -> None:
         """A complete plan: kept if it is the best so far."""
         pairs = self._pairs
@@ -340,7 +355,7 @@ class Joint:
             pairs = max(1, sum(self._pods))
         share = self._sizes.share(self._of(second=False), self._of(second=True)) if self._sizes is not None else 0.0
         one = np.array([worst]), np.array([total / pairs]), np.array([lost])
-        cost = float(self._objective.of(*one, share)[0])
+        cost = float(self._objective.of(*one, share, self._torn())[0])
         if cost < self.cost - _LESS:
             if self.best is None:
                 self._budget = min(self._budget, self.spent + self._improve)

@@ -17,6 +17,7 @@ from scheduler.memory_policy import CardFit, CardNeed, card_fit, card_need, card
 from scheduler.partners import partner_of
 from scheduler.policy import Policy
 from scheduler.request import PodRequest, ReachBound
+from scheduler.roots import RootFit, root_fit
 from scheduler.score import Scored
 from scheduler.verdicts import Verdict, VerdictCode
 from topology.fragmentation.pod_shape import NOTHING, PodShape, shape_of
@@ -35,13 +36,14 @@ _UNITS = {GPU: "gpus", MEMORY: "bytes", CPU: "millicores", PODS: "pods"}
 @dataclass(frozen=True, slots=True)
 class Need:
     """A pod's request against one node table: the row (R,), what no node has, and who accepts the pod (N,); `cards`
-    where the node's cards must be looked at one by one."""
+    where the node's cards must be looked at one by one; `roots` as they were before any pod of its gang had a place."""
 
     row: Amount2D
     missing: tuple[str, ...]
     accepts: Mask
     cards: CardNeed | None = None
     shape: PodShape = NOTHING
+    roots: RootFit | None = None
 
 
 def need_of(request: PodRequest, snapshot: Snapshot, policy: Policy | None = None) -> Need:
@@ -57,7 +59,16 @@ def need_of(request: PodRequest, snapshot: Snapshot, policy: Policy | None = Non
         accepts=snapshot.table.accept_mask(request.spec) & snapshot.table.named,
         cards=cards,
         shape=shape_of(request.amounts, request.gpu, request.phase, request.spec),
+        roots=_roots(request, snapshot),
     )
+
+
+def _roots(request: PodRequest, snapshot: Snapshot) -> RootFit | None:
+    """How much of the pod's gang each node has room for under its PCI roots; None where that is nobody's question."""
+    if request.group is None or not request.gpus:
+        return None
+    room = snapshot.root_room()
+    return root_fit(room, len(snapshot.table), request.group) if len(room.nodes) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +129,7 @@ def judge(
         short_of[:] = -1
     codes[~need.accepts[asked]] = VerdictCode.NODE_NOT_ACCEPTED
     fits = (codes == VerdictCode.ELIGIBLE) | (codes == VerdictCode.REACH_EXCEEDED)
-    scored = Scored(snapshot, asked, need.shape, reach_us[asked], bound.us, policy, fits)
+    scored = Scored(snapshot, asked, need.shape, reach_us[asked], bound.us, policy, fits, need.roots)
     return Judged(nodes=asked, codes=codes, short_of=short_of, scored=scored, cards=cards)
 
 

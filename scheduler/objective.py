@@ -4,6 +4,7 @@
           + reach_mean_points x r(mean)
           + lost_points x lost                  GPUs that expected pods can no longer use, per GPU the gang takes
           + set_points / nodes                  nodes of the smaller isochrone set
+          + root_points x torn                  share of the gang's groups without room under one PCI root
 
 With `pairing: all` worst and mean are over all prefill-decode pairs with a planned pod in them; with `nearest` over the
 planned pods, each with its nearest partner. r is 0 at no distance and 1 at the bound; it is logarithmic because reach
@@ -67,7 +68,9 @@ class Objective:
         """`usable_gpus` of the pods that are expected."""
         return usable_gpus(most, self._expected)
 
-    def of(self, worst_us: Floats, mean_us: Floats, lost_gpus: Floats, set_share: Floats | float) -> Floats:
+    def of(
+        self, worst_us: Floats, mean_us: Floats, lost_gpus: Floats, set_share: Floats | float, torn: float = 0.0
+    ) -> Floats:
         """Costs of many plans at once; `set_share` is one over the nodes of the smaller set."""
         policy = self._policy
         cost: Floats = (
@@ -75,6 +78,7 @@ class Objective:
             + policy.reach_mean_points * np.log1p(mean_us / FLOOR_US) / self._span
             + policy.lost_points * lost_gpus / self._gpus
             + policy.set_points * set_share
+            + policy.root_points * torn
         )
         return cost
 
@@ -82,7 +86,7 @@ class Objective:
         """The cost of one plan, in points."""
         share = 1.0 / terms.nodes if terms.nodes else 0.0
         one = [np.array(v) for v in (terms.worst_us, terms.mean_us, terms.lost_gpus)]
-        return float(self.of(one[0], one[1], one[2], share))
+        return float(self.of(one[0], one[1], one[2], share, terms.torn))
 
 
 def least_loss(usable: Floats, gpus: Sequence[int]) -> list[float]:

@@ -38,6 +38,8 @@ def plan(gang: GangRequest, snapshot: Snapshot, policy: Policy | None = None, *,
     """
     policy = policy or Policy()
     gang = replace(gang, bound=replace(gang.bound, nearest=gang.pairing == NEAREST))
+    if (group := gang.group) is not None:
+        gang = replace(gang, members=tuple(replace(member, group=group) for member in gang.members))
     for phase in PHASES:
         of_phase = [m for m in gang.members if m.phase == phase]
         if gang.still_needed(phase) > len(of_phase):

@@ -27,6 +27,7 @@ from scheduler.partner_groups import Standing, groups_of, nodes_by_phase
 from scheduler.partners import Named, other_phase, reach_to
 from scheduler.policy import Policy
 from scheduler.request import GangRequest, PodRequest, ReachBound
+from scheduler.roots import torn_share
 from scheduler.verdicts import VerdictCode
 from topology.labels import DECODE, PHASES, PREFERRED, PREFILL
 from topology.reach.isochrone_sets import NodeSet, as_requirement, isochrone_masks
@@ -67,7 +68,8 @@ def planned(
     pairs = [d.partner for d in decisions.values() if d.partner]
     gpus = sum(m.gpus for m in gang.members if m.uid in places)
     objective = Objective(policy, bound.us, gpus, expected_pods(snapshot))
-    terms = terms_of(snapshot, after, pods, bound, smaller, objective)
+    torn = _torn(gang, snapshot, places)
+    terms = replace(terms_of(snapshot, after, pods, bound, smaller, objective), torn=torn)
     return Plan(
         request=gang,
         outcome=Outcome.PLANNED if places else Outcome.HELD,
@@ -80,6 +82,16 @@ def planned(
         terms=terms,
         cost=objective.cost(terms),
     )
+
+
+def _torn(gang: GangRequest, snapshot: Snapshot, places: Places) -> float:
+    """The share of the gang's groups that are torn between PCI roots."""
+    gpus_at: dict[int, dict[str, list[int]]] = {}
+    for m in gang.members:
+        if m.uid in places:
+            gpus_at.setdefault(places[m.uid], {}).setdefault(m.phase, []).append(m.gpus)
+    group = gang.group
+    return torn_share(snapshot.root_room(), gpus_at, group.groups) if group is not None else 0.0
 
 
 def _standing(gang: GangRequest, snapshot: Snapshot, places: Places) -> list[Standing]:

@@ -143,6 +143,10 @@ class Policy:
     """Cost of a plan that takes a GPU from the expected pods for every GPU it uses. Small beside the reach: room
     decides between places that are about as near, and a gang is not torn from its node for it."""
 
+    root_points: float = 8.0
+    """Cost of a plan on nodes whose PCI roots have room for no prefill pod beside its decode pods. Less than what it
+    costs to leave the node for its neighbour under the leaf, over TCP: a gang is not torn from its node for it."""
+
     set_points: float = 10.0
     """Cost of a plan whose isochrone set is one node, a tenth of it for ten: a pod with one node to go to is stuck when
     that node fails before it is bound."""

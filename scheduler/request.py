@@ -4,9 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from scheduler.roots import Group, group_of
 from topology.gpus.holds import GpuHold, hold_of_request
 from topology.gpus.request import GpuRequest, readable_gpus
-from topology.labels import ALL_PAIRS, DECODE, DEFAULT_REACH_SIZE_BYTES, DEFAULT_REACH_US, PHASE, PREFILL, REQUIRED
+from topology.labels import (
+    ALL_PAIRS,
+    DECODE,
+    DEFAULT_REACH_SIZE_BYTES,
+    DEFAULT_REACH_US,
+    PHASE,
+    PHASES,
+    PREFILL,
+    REQUIRED,
+)
 from topology.objects import Pod, PodSpec
 from topology.resources import GPU, Amounts, readable_request
 
@@ -16,6 +26,7 @@ class PodRequest:
     """One pod that wants a place. `amounts` is what it takes from a node (cpu in thousandths, the rest whole).
 
     `gpu` is what it asks of cards, in whatever form; `problem` is why that cannot be read, and then no node will do.
+    `group` is what of its gang belongs under one PCI root with it, where the gang is planned as a whole.
     """
 
     uid: str
@@ -26,6 +37,7 @@ class PodRequest:
     spec: PodSpec = field(default_factory=PodSpec)
     gpu: GpuRequest | None = None
     problem: str = ""
+    group: Group | None = None
 
     @property
     def gpus(self) -> int:
@@ -98,6 +110,12 @@ class GangRequest:
     mode: str = REQUIRED
     min_prefill: int = 1
     min_decode: int = 1
+
+    @property
+    def group(self) -> Group | None:
+        """What belongs under one PCI root, by the members alone."""
+        each = {phase: [m.gpus for m in self.members if m.phase == phase] for phase in PHASES}
+        return group_of(each[PREFILL], each[DECODE])
 
     def still_needed(self, phase: str) -> int:
         """Members of this phase that must be placed for the gang to reach its minimum."""

@@ -16,6 +16,7 @@ from scheduler.decision import Candidate, Part
 from scheduler.policy import Policy
 from scheduler.room_of import room_of
 from scheduler.room_score import ROOM_PARTS, cut, lost, order_points, room_points, weights_for
+from scheduler.roots import RootFit
 from topology.fragmentation.pod_shape import PodShape
 from topology.gpus.mig_nodes import mig_harm
 from topology.reach.model import Reach
@@ -26,6 +27,11 @@ FLOOR_US = 5.0
 
 BOUND_SHARE = 0.2
 """A node exactly at the bound earns this share of the reach points; everything beyond earns less and nothing else."""
+
+
+ROOT_SHARE = 0.25
+"""A node on which every group of the gang would be torn between PCI roots loses this share of the reach points above
+those of the bound: less than the step from a node to its neighbour under the leaf, which costs three tenths of them."""
 
 
 def reach_share(reach_us: NDArray[np.float64], bound_us: float) -> NDArray[np.float64]:
@@ -52,6 +58,7 @@ class Scored:
         bound_us: float,
         policy: Policy,
         fits: Mask,
+        roots: RootFit | None = None,
     ) -> None:
         within = (reach_us <= bound_us) & fits
         self.nodes = nodes
@@ -59,6 +66,10 @@ class Scored:
         self.within = within
         # A node without room is scored as if it were beyond: Volcano may still ask about it (room on the way).
         share = np.where(fits, reach_share(reach_us, bound_us), 0.0)
+        self._roots = roots
+        if roots is not None:
+            torn = 1.0 - ROOT_SHARE * roots.lost(nodes)
+            share = np.where(within, BOUND_SHARE + (share - BOUND_SHARE) * torn, share)
         reach = cut(share * policy.reach_points, policy.reach_points)
         weights = weights_for(shape, policy)
         of = {name: getattr(weights, name).of for name in (*ROOM_PARTS, "mig")}
@@ -88,4 +99,5 @@ class Scored:
             parts=tuple(Part(part, int(points[position]), of) for part, points, of in self.parts),
             reach=reach,
             within=bool(self.within[position]),
+            roots=self._roots.of(int(self.nodes[position])) if self._roots is not None else None,
         )

@@ -117,9 +117,12 @@ class ClusterState:
         """What a node's agent reports: its links, and what it measured to others since. Whether the links are new."""
         known = set(before.reach) if before is not None else set()
         self.measured.probe(node, [sample for sample in now.reach if sample not in known])
+        pods_heard = self._agents.pods_heard
         if changed := self._agents.hear(node, now):
             self._table = None
             self._touch(grew=True)
+        elif pods_heard != self._agents.pods_heard:
+            self._touch(grew=False)
         return changed
 
     def apply_ages(self, changes: Mapping[str, AgedParts]) -> bool:
@@ -202,6 +205,7 @@ class ClusterState:
                 holds=HoldBook(self._holds),
                 mix=self._mix.current(),
                 aged=self._agents.aged,
+                in_use=self._agents.in_use,
             )
         return self._snapshot.at(now_s, facts_age_s, table)
 

@@ -19,6 +19,7 @@ from topology.fragmentation.pod_mix import NO_MIX, Mix
 from topology.gpus.capacity import NodeCards, lists_whole_gpus_in_vain, node_cards
 from topology.gpus.hold_book import HoldBook
 from topology.gpus.holds import GpuHold, NodeHolds
+from topology.gpus.roots import InUse, RootRoom, root_room
 from topology.gpus.seen_cards import SeenCards
 from topology.gpus.table import GpuStatic, GpuTable, table_at
 from topology.labels import HOSTNAME
@@ -166,7 +167,8 @@ class Assumed:
 class Snapshot:
     """Facts at one moment. `used` counts bound and assumed pods, shape (N, R), same columns as the table; `holds` those
     of them that have parts of cards, by node name; `mix` is what pods the cluster is asked to run;
-    `aged` are nodes with the parts of their agents' facts that are stale or, left out of the table, expired."""
+    `aged` are nodes with the parts of their agents' facts that are stale or, left out of the table, expired;
+    `in_use` are the whole GPUs that the kubelets say containers have, where agents bring their word."""
 
     id: str
     taken_at_s: float
@@ -177,6 +179,7 @@ class Snapshot:
     holds: Mapping[str, NodeHolds] = field(default_factory=dict)
     mix: Mix = NO_MIX
     aged: Mapping[str, AgedParts] = field(default_factory=dict)
+    in_use: InUse = field(default_factory=dict)
     # Not given on: whoever replaces what is used gets a table of its own.
     _gpus: list[GpuTable] = field(default_factory=list, init=False, repr=False, compare=False)
 
@@ -197,6 +200,12 @@ class Snapshot:
     def gpu_column(self) -> int | None:
         """Column of whole GPUs, if any node has them."""
         return self.table.column.get(GPU)
+
+    def root_room(self) -> RootRoom:
+        """Free whole GPUs by PCI root, of nodes where they are under several."""
+        column, table = self.gpu_column, self.table
+        used = np.zeros(len(table), dtype=np.int64) if column is None else self.used[:, column]
+        return root_room(table.gpus, table.names, used, self.in_use)
 
     @property
     def gpus(self) -> GpuTable:

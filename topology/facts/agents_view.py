@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from topology.facts.age import AgedParts, FactPart, Freshness
 from topology.facts.report import NodeFacts
+from topology.gpus.roots import gpus_in_use
 from topology.gpus.seen_cards import SeenCards, seen_cards
 from topology.reach.hardware_links import SeenLinks, seen_links
 
@@ -19,26 +20,51 @@ _IN_TABLE = (FactPart.GPUS, FactPart.NETWORK)
 
 
 class AgentsView:
-    """By node name. `aged` are the nodes of whose facts a part is not fresh; a new mapping after each change, never
-    altered."""
+    """By node name. `aged` are the nodes of whose facts a part is not fresh. It and `in_use` are new mappings after a
+    change, never altered."""
 
     def __init__(self) -> None:
         self._links: dict[str, SeenLinks] = {}
         self._cards: dict[str, SeenCards] = {}
+        self._in_use: dict[str, tuple[str, ...]] = {}
+        self._counted: Mapping[str, tuple[str, ...]] | None = {}
+        self.pods_heard = 0  # changes of what the kubelets say
         self.aged: Mapping[str, AgedParts] = {}
 
     def hear(self, node: str, facts: NodeFacts) -> bool:
-        """One agent's facts; whether they say anything else than before that counts."""
+        """One agent's facts; whether they say anything else than before that a node table is made of."""
+        self._hear_pods(node, facts)
         links, cards = seen_links(facts), seen_cards(facts)
         if links == self._links.get(node, _NO_LINKS) and cards == self._cards.get(node, _NO_CARDS):
             return False
         self._links[node], self._cards[node] = links, cards
         return self._expired(node) != set(_IN_TABLE)
 
+    def _hear_pods(self, node: str, facts: NodeFacts) -> None:
+        in_use = gpus_in_use(facts)
+        if in_use == self._in_use.get(node):
+            return
+        if in_use is None:
+            del self._in_use[node]
+        else:
+            self._in_use[node] = in_use
+        self._counted = None
+        self.pods_heard += 1
+
+    @property
+    def in_use(self) -> Mapping[str, tuple[str, ...]]:
+        """UUIDs of the whole GPUs that containers have, by node, without those of which the kubelet's word expired."""
+        if self._counted is None:
+            expired = {node for node, aged in self.aged.items() if _is_expired(aged, FactPart.PODS)}
+            self._counted = {node: in_use for node, in_use in self._in_use.items() if node not in expired}
+        return self._counted
+
     def forget(self, node: str) -> None:
         """The node is gone. How old its agent's facts are stays known: the agent may outlive the Node object."""
         self._links.pop(node, None)
         self._cards.pop(node, None)
+        if self._in_use.pop(node, None) is not None:
+            self._counted = None
 
     def knows(self, node: str) -> bool:
         """Whether anything that an agent saw of this node is kept."""
@@ -53,6 +79,7 @@ class AgentsView:
             if not parts:
                 del aged[node]
         self.aged = aged
+        self._counted = None
         return any(self.knows(node) and before[node] != self._expired(node) for node in changes)
 
     @property
@@ -83,4 +110,8 @@ class AgentsView:
         aged = self.aged.get(node)
         if aged is None:
             return set()
-        return {part for part in _IN_TABLE if part in aged and aged[part].freshness is Freshness.EXPIRED}
+        return {part for part in _IN_TABLE if _is_expired(aged, part)}
+
+
+def _is_expired(aged: AgedParts, part: FactPart) -> bool:
+    return part in aged and aged[part].freshness is Freshness.EXPIRED

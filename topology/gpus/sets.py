@@ -14,14 +14,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Final
 
 from topology.bad_input import BadInput
-from topology.graph.link_words import C2C, NODE, PHB, PIX, PXB, SELF, SYS, nvlinks, rank
+from topology.graph.link_words import C2C, NODE, PHB, PIX, PXB, SELF, SYS, UNKNOWN, nvlinks, rank
 
 PAIR_POINTS: Final = {SYS: 10, NODE: 20, PHB: 30, PXB: 40, PIX: 50, C2C: 100, SELF: 0}
 NVLINK_POINTS: Final = 100
+
+ROOT_TIERS: Final = (rank(NODE), rank(PHB))
+"""Links beyond which GPUs are under another PCI root: across sockets, else across host bridges."""
 
 TIERS: Final = (rank("NV1"), rank(C2C), rank(PIX), rank(PXB), rank(PHB), rank(NODE))
 """Links at which GPUs of a node form groups, tightest first; everything is one group across sockets."""
@@ -54,6 +57,23 @@ class NodeLinks:
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """Per tier a group number for each GPU: GPUs that a chain of links of that tier or better joins."""
         return tuple(_components(self.words, tier) for tier in TIERS)
+
+    @property
+    def roots(self) -> tuple[int, ...]:
+        """A number per GPU, the same for those under one PCI root or joined by NVLink. Empty where all are, where each
+        is by itself, or where nobody knows."""
+        return _roots(self.words)
+
+
+@lru_cache(maxsize=1024)
+def _roots(words: tuple[tuple[str, ...], ...]) -> tuple[int, ...]:
+    if any(UNKNOWN in row for row in words):
+        return ()
+    for tier in ROOT_TIERS:
+        groups = _components(words, tier)
+        if len(set(groups)) > 1:
+            return groups if len(set(groups)) < len(groups) else ()
+    return ()
 
 
 def _components(words: Sequence[Sequence[str]], tier: int) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ nodes that count whole GPUs alone are predicted: the lowest indices are taken fi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -57,6 +57,11 @@ class GpuStatic:
         """Every card is counted once, the lowest free index taken first, but by pods that have parts of cards."""
         self.last: tuple[NDArray[np.int64], HoldBook, GpuTable] | None = None
         """The last table made of these cards, and what it was made of: the next one differs on few nodes."""
+        rooted = [i for i, c in enumerate(self.cards) if c.links is not None and c.links.roots]
+        self.rooted = np.array(rooted, dtype=np.int64)
+        """Nodes whose GPUs are under several PCI roots, as an agent sees them (topology/gpus/roots.py)."""
+        self.last_roots: tuple[NDArray[np.int64], Mapping[str, Collection[str]], Int2D] | None = None
+        """The last room by root, and what it was counted from."""
         self._shares: dict[int, Int2D] = {}
         for array in (self.memory_mib, self.healthy, self.count, self.isolates, self.listed, self.replicas):
             array.setflags(write=False)

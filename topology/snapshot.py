@@ -19,6 +19,7 @@ from topology.fragmentation.pod_mix import NO_MIX, Mix
 from topology.gpus.capacity import NodeCards, lists_whole_gpus_in_vain, node_cards
 from topology.gpus.hold_book import HoldBook
 from topology.gpus.holds import GpuHold, NodeHolds
+from topology.gpus.mig_seen import SeenMig
 from topology.gpus.roots import InUse, RootRoom, root_room
 from topology.gpus.seen_cards import SeenCards
 from topology.gpus.table import GpuStatic, GpuTable, table_at
@@ -99,6 +100,11 @@ class NodeTable:
         """The cards of one node, as it says itself and as its agent sees them."""
         cards, agent = node_cards(self.nodes[node]), self._seen_cards.get(self.names[node])
         return cards if agent is None else agent.refine(cards)
+
+    def mig_of(self, node: int) -> SeenMig | None:
+        """Where the MIG instances of one node are, if its agent sees that."""
+        agent = self._seen_cards.get(self.names[node])
+        return agent.mig if agent is not None else None
 
     def cards_are_split(self, node: int) -> bool:
         """Whether every GPU of the node is in MIG mode."""

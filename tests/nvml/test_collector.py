@@ -11,6 +11,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from tests.nvml import profiles
 from tests.nvml.kubelet import Kubelet, serving
 from tests.topology.list_watch_server import LIMIT_S
@@ -199,6 +201,23 @@ async def test_c091_a_gpu_with_unified_memory_brings_the_systems(tmp_path: Path)
         131_072_000 * 1024,
         94_371_840 * 1024,
     )
+    await made.close()
+
+
+async def test_c073_where_nvml_and_sysfs_differ_nvml_is_taken_and_that_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    machine = profiles.l40s_pcie()
+    profiles.write(machine, tmp_path)
+    gpus = tuple(f.Gpu(uuid=f"GPU-{n}", index=n, bus_id=machine.gpus[n].bus) for n in range(2))
+    pair = f.GpuPair(a="GPU-0", b="GPU-1", distance=f.Distance.PIX)
+    made = collector(Script(replace(good(*gpus), pairs=(pair,))), tmp_path, [1000.0])
+    with caplog.at_level("WARNING"):
+        first, again = await made.collect(), await made.collect()
+    assert first.pairs == again.pairs == (pair,)
+    said = [record.getMessage() for record in caplog.records if record.getMessage().startswith("PCIe:")]
+    # In this machine the two GPUs are under two root complexes of one NUMA node.
+    assert said == ["PCIe: GPU-0 to GPU-1 is PIX by NVML and NODE by sysfs; NVML's word is taken"]
     await made.close()
 
 

@@ -85,6 +85,7 @@ def test_a_case_of_facts(case: dict[str, Any]) -> None:
     assert list(seen.warnings) == expect["warnings"]
     mended = overridden(seen, read(given["override"]["file"].encode()), given["override"]["name"])
     assert links(mended) == set(expect["overridden"])
+    assert list(mended.warnings[:-1]) == [*expect["warnings"], *expect.get("differ", ())]
     assert mended.warnings[-1] == expect["said"]
 
 

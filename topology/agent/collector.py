@@ -73,6 +73,7 @@ class Collector:
         self._last: NodeFacts | None = None
         self._pods_last: PodDevices | None = None
         self._network_good_at_s: float | None = None
+        self._differs = ""
         self._bad_since_s: float | None = None
         self.took_s = 0.0
 
@@ -157,6 +158,9 @@ class Collector:
             problems += [reading.skipped] if reading.skipped else []
         if host is not None:
             self._network_good_at_s = now_s
+            if host.differs and host.differs != self._differs:
+                log.warning("PCIe: %s", host.differs)
+                self._differs = host.differs  # once for this process, unless it becomes another disagreement
         unified = any(reading.kind is MemoryKind.UNIFIED for reading in memory)
         nics = host.nics if host else (last.nics if last else ())
         state = NodeState(

@@ -36,6 +36,7 @@ class Host:
     dma_buf: bool | None
     memory_total_bytes: int | None
     memory_available_bytes: int | None
+    differs: str = ""  # one sentence where PCIe distances by NVML and by sysfs are not the same
 
 
 class SysfsReader:
@@ -61,6 +62,7 @@ class SysfsReader:
             dma_buf=self._dma_buf(),
             memory_total_bytes=memory.get("MemTotal"),
             memory_available_bytes=memory.get("MemAvailable"),
+            differs=_differing(placed, pairs, numa_nodes),
         )
 
     def boot_id(self) -> str:
@@ -176,6 +178,19 @@ def _filled(gpus: tuple[Gpu, ...], pairs: tuple[GpuPair, ...], numa_nodes: int) 
                 if far is not None:
                     known[a.uuid, b.uuid] = GpuPair(a=a.uuid, b=b.uuid, distance=far)
     return tuple(known[key] for key in sorted(known))
+
+
+def _differing(gpus: tuple[Gpu, ...], pairs: tuple[GpuPair, ...], numa_nodes: int) -> str:
+    """Where NVML and sysfs say different things of a pair, NVML's word is taken; this says so."""
+    by_uuid, found = {gpu.uuid: gpu for gpu in gpus}, []
+    for pair in pairs:
+        if pair.a in by_uuid and pair.b in by_uuid:
+            a, b = by_uuid[pair.a], by_uuid[pair.b]
+            far = distance(a.pci_path, b.pci_path, a.numa_node, b.numa_node, numa_nodes)
+            if far is not None and far is not pair.distance:
+                found.append(f"{pair.a} to {pair.b} is {pair.distance} by NVML and {far} by sysfs")
+    more = f", and {len(found) - 1} more pairs differ" if len(found) > 1 else ""
+    return f"{found[0]}{more}; NVML's word is taken" if found else ""
 
 
 def _ports(where: Path) -> list[NicPort]:

@@ -1,8 +1,9 @@
 """MIG instances of whole nodes: which memory slices are taken on each card, and what one instance more does to it.
 
-Where the instances of a card sit is known from its agent alone; what nodes publish are counts by profile. So a layout
-is predicted: all cards of a node alike, the largest instances first, and pods on the first cards. The measure is that
-of topology/gpus/mig_placement.py, over the mix of profiles that pods ask for. Pure.
+Where the instances of a card sit is known from its agent alone (topology/gpus/mig_seen.py); what nodes publish are
+counts by profile. So without an agent a layout is predicted: all cards of a node alike, the largest instances first,
+and pods on the first cards. The measure is that of topology/gpus/mig_placement.py, over the mix of profiles that pods
+ask for. Pure.
 """
 
 from __future__ import annotations
@@ -108,6 +109,12 @@ def mig_harm(
     harm = np.zeros(len(nodes))
     for place in range(len(nodes)):
         state = text[place * each : (place + 1) * each]
+        node = int(nodes[place])
+        if (seen := table.mig_of(node)) is not None:
+            held_by = dict(zip(names, rows[place, width : 2 * width].tolist(), strict=True))
+            in_use = snapshot.in_use.get(table.names[node], ())
+            harm[place] = seen.added(in_use, held_by, profiles[0], weights) or 0.0
+            continue
         if state not in alike:
             row = rows[place].tolist()
             offered, held, (kind, mib, group) = tuple(row[:width]), tuple(row[width:-3]), row[-3:]

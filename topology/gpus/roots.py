@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 
 from topology.facts.report import NodeFacts
 from topology.gpus.capacity import NodeCards
-from topology.gpus.forms import WHOLE
+from topology.gpus.forms import MIG_PREFIX, WHOLE
 from topology.gpus.table import GpuStatic
 
 Ints = NDArray[np.int64]
 
 InUse = Mapping[str, Collection[str]]
-"""By node name: UUIDs of the whole GPUs that the kubelet gave to containers."""
+"""By node name: UUIDs of the whole GPUs and MIG instances that the kubelet gave to containers."""
 
 
 class RootRoom(NamedTuple):
@@ -33,14 +33,19 @@ class RootRoom(NamedTuple):
 
 
 def gpus_in_use(facts: NodeFacts) -> tuple[str, ...] | None:
-    """UUIDs of whole GPUs that containers of a node have, sorted; None where the kubelet says nothing. A device is
-    named by UUID, or by index where the plugin is set so (NVIDIA/k8s-device-plugin, `--device-id-strategy`)."""
+    """UUIDs of whole GPUs and MIG instances that containers of a node have, sorted; None where the kubelet says
+    nothing. A device is named by UUID, or by index where the plugin is set so (NVIDIA/k8s-device-plugin,
+    `--device-id-strategy`)."""
     if facts.pods is None:
         return None
     by_index = {str(gpu.index): gpu.uuid for gpu in facts.gpus if gpu.index is not None}
     known = {gpu.uuid for gpu in facts.gpus}
-    ids = (device for held in facts.pods.holdings if held.resource == WHOLE.count for device in held.device_ids)
-    return tuple(sorted({found for device in ids if (found := by_index.get(device, device)) in known}))
+    known |= {each.uuid for gpu in facts.gpus if gpu.mig for each in gpu.mig.instances if each.uuid}
+    found: set[str] = set()
+    for held in facts.pods.holdings:
+        if held.resource == WHOLE.count or held.resource.startswith(MIG_PREFIX):
+            found.update(by_index.get(device, device) for device in held.device_ids)
+    return tuple(sorted(found & known))
 
 
 def whole_in_use(cards: NodeCards, units: int, in_use: Collection[str]) -> tuple[bool, ...]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Final
 
-from topology.facts.report import Distance, Gpu, Health, NodeFacts, Remote
+from topology.facts.report import Distance, Gpu, Health, MemoryKind, NodeFacts, Remote
 from topology.gpus.capacity import NodeCards
 from topology.gpus.forms import WHOLE
+from topology.gpus.mig_seen import SeenMig, seen_mig
 from topology.gpus.sets import MOST_GPUS, NodeLinks
 from topology.graph.link_words import PIX, SELF, UNKNOWN, nvlink
 
@@ -34,6 +35,7 @@ class SeenCards:
     split: tuple[bool, ...] = ()
     healthy: tuple[bool, ...] = ()
     links: NodeLinks | None = None
+    mig: SeenMig | None = None
 
     @property
     def all_split(self) -> bool:
@@ -88,12 +90,16 @@ def seen_cards(facts: NodeFacts) -> SeenCards:
         total = 0 if memory is None or memory.total_bytes is None else memory.total_bytes // _MIB
         kept = 0 if memory is None or memory.reserved_bytes is None else -(-memory.reserved_bytes // _MIB)
         usable.append(max(0, total - -(-kept // _STEP_MIB) * _STEP_MIB))
+    total_mib = {
+        uuid: m.total_bytes // _MIB for uuid, m in told.items() if m.total_bytes and m.kind is MemoryKind.DEDICATED
+    }
     return SeenCards(
         uuids=tuple(gpu.uuid for gpu in gpus),
         usable_mib=tuple(usable),
         split=tuple(gpu.mig is not None and gpu.mig.enabled for gpu in gpus),
         healthy=tuple(gpu.health is Health.HEALTHY for gpu in gpus),
         links=_links(facts, gpus) if len(gpus) <= MOST_GPUS else None,
+        mig=seen_mig(gpus, total_mib),
     )
 
 

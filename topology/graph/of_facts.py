@@ -14,7 +14,7 @@ from itertools import combinations
 from topology.facts.nvlinks import nvlink_pairs
 from topology.facts.pci_paths import distance
 from topology.facts.report import Distance, Gpu, Health, Nic, NodeFacts, Remote
-from topology.graph.link_words import PCIE_WORDS, PIX, UNKNOWN, agreed, nvlink
+from topology.graph.link_words import PCIE_WORDS, PIX, UNKNOWN, agreed, nvlink, nvlinks
 from topology.graph.parts import Part, PartKind, Topology, TopologyBuilder
 
 SOURCE = "agent"
@@ -113,8 +113,9 @@ def _made_up(devices: Sequence[Gpu | Nic]) -> bool:
 def overridden(seen: Topology, file: Topology, name: str) -> Topology:
     """What was seen, with PCIe distances from a topology file where nothing is known.
 
-    Devices are matched by PCI address, else by name. The file never takes an NVLink away and never changes a distance
-    that was seen; what it adds is said in a warning that names it.
+    Devices are matched by PCI address, else by name. What was seen comes first: the file never takes an NVLink away and
+    never changes a distance that was seen. What it adds, and where it says otherwise, is said in a warning that names
+    it; `N/A` in it is no statement.
     """
     there = {key: part.name for part in file.parts for key in (part.device, part.name) if key}
     match = {part.name: there.get(part.device) or there.get(part.name) for part in seen.parts}
@@ -122,14 +123,17 @@ def overridden(seen: Topology, file: Topology, name: str) -> Topology:
     build = TopologyBuilder(seen.source)
     for part in seen.parts:
         build.part(part)
-    filled = 0
+    filled, differ = 0, list[str]()
     for link in seen.links:
         ends = match[link.a] or "", match[link.b] or ""
         told = words.get(ends) or words.get((ends[1], ends[0])) or UNKNOWN
         use = link.kind == UNKNOWN and told in PCIE_WORDS
         filled += use
         build.link(link.a, link.b, (agreed(link.kind, told) or link.kind) if use else link.kind, count=link.count)
-    for warning in seen.warnings:
+        besides = bool(nvlinks(link.kind)) and not nvlinks(told)  # a path over PCIe beside NVLinks contradicts nothing
+        if UNKNOWN not in (link.kind, told) and told != link.kind and not besides:
+            differ.append(f"{link.a} to {link.b} is {told} in {name}; {link.kind} is taken, as {seen.source} sees it")
+    for warning in (*seen.warnings, *differ):
         build.warn(warning)
     unmatched = [p.name for p in seen.of_kind(PartKind.GPU) if match[p.name] is None]
     build.warn(

@@ -8,15 +8,17 @@ them holds the gang, a search over the whole cluster that only asks whether it f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.card_room import Asker, CardRoom
+from scheduler.fill import Load, Yard, fill
 from scheduler.joint import Joint, Part, Partners, Problem
-from scheduler.narrow import Wanted, regions
+from scheduler.narrow import Wanted, domains, regions
 from scheduler.objective import Floats, Objective, expected_pods
-from scheduler.partners import other_phase, reach_of_each
+from scheduler.partners import Seen, other_phase, seen_from
 from scheduler.policy import Policy
 from scheduler.request import ReachBound
 from scheduler.search import Found, Item, Search
@@ -33,6 +35,10 @@ WHOLE_BUDGET = 1_500
 PATIENCE = 300
 """The same where those are more than a few, and in a region with `pairing: nearest` while there is no plan; beyond one
 for every pod."""
+_STEPPED = 512
+"""Pods of a gang that a search over the whole cluster still places one by one."""
+_DOMAINS = 8
+"""Domains that are filled on trial with a gang of very many pods."""
 FEW_NODES = 12
 """Up to so many nodes a plan is improved for as long as the policy allows; on n times as many for 1 of n x n x n, since
 more nodes have more good plans and each step costs more."""
@@ -77,6 +83,8 @@ class GangSearch:
         budget, spent, best, cost = self._policy.search_budget, 0, None, np.inf
         self._cards = self._card_room(range(len(self._items)), np.arange(len(self._free)))
         wanted, pods = [self._wanted(i) for i in range(len(self._items))], sum(item.count for item in self._items)
+        if pods > self._policy.joint_pods:
+            return self._filled(wanted, pods)
         for region in regions(self._snapshot.table, self._free, self._gpus, wanted, self._near(), self._objective):
             allowed, improve = budget - spent, self._policy.improve_budget
             if not region.whole:
@@ -103,14 +111,32 @@ class GangSearch:
 
     # --- the pieces ----------------------------------------------------------------------------
 
-    def _everywhere(self, spent: int) -> Found:
+    def _filled(self, wanted: Sequence[Wanted], pods: int) -> Found:
+        """For more pods than a joint search can weigh against each other."""
+        table, size, gpus = self._snapshot.table, self._bound.size_bytes, self._gpus
+        usable = self._objective.usable(int(gpus.max(initial=0)))
+        yard = Yard(table, self._free, gpus, usable, self._limit_us, size, self._cards)
+        loads = [
+            Load(item.phase, want.need, want.gpus, want.count, self._may(item), self._seen[item.phase].worst)
+            for item, want in zip(self._items, wanted, strict=True)
+        ]
+        able = np.flatnonzero(np.logical_or.reduce([want.slots > 0 for want in wanted]))
+        near = [able] if any(seen.pods for seen in self._seen.values()) else []
+        tried = domains(table, able, self._free, gpus, wanted, usable, most=_DOMAINS)
+        if (places := fill(yard, loads, chain(near, tried))) is not None:
+            return Found(tuple(tuple(nodes) for nodes in places), pods, complete=True)
+        # Pod by pod over all nodes costs a millisecond a step: of very many only counting may say "no".
+        most = self._policy.search_budget if pods <= _STEPPED else 0
+        return self._everywhere(0, min(most, pods + PATIENCE))
+
+    def _everywhere(self, spent: int, most: int | None = None) -> Found:
         """Over all nodes, for any plan at all; with `nearest` one that keeps to all partners is a plan too."""
         size = self._bound.size_bytes
         fixed = {
             phase: np.unique(np.concatenate([*self._partners[phase], np.empty(0, dtype=np.int64)])).astype(np.int64)
             for phase in PHASES
         }
-        left = self._policy.search_budget - spent
+        left = self._policy.search_budget - spent if most is None else most
         found = Search(self._snapshot, self._items, fixed, self._limit_us, size, left, self._cards).run()
         complete = found.complete and (not self._bound.nearest or found.places is not None)
         return Found(found.places, spent + found.expanded, complete)
@@ -130,13 +156,8 @@ class GangSearch:
         askers = [Asker(self._items[i].cards, self._gpu_of[i], self._items[i].count) for i in order]
         return CardRoom(self._snapshot.gpus, askers, nodes)
 
-    def _seen_by(self, phase: str) -> tuple[Floats, Floats, Floats, int]:
-        partners, size = self._partners[other_phase(phase)], self._bound.size_bytes
-        nobody = np.zeros(len(self._free))
-        if not partners:
-            return nobody, nobody, nobody + np.inf, 0
-        each = reach_of_each(self._snapshot.table, partners, size)
-        return each.max(axis=0), each.sum(axis=0), each.min(axis=0), len(partners)
+    def _seen_by(self, phase: str) -> Seen:
+        return seen_from(self._snapshot.table, self._partners[other_phase(phase)], self._bound.size_bytes)
 
     def _may(self, item: Item) -> NDArray[np.bool_]:
         """Nodes for an item: accepted, and as near to partners as it must be whatever its siblings do."""

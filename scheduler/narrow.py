@@ -19,9 +19,8 @@ from topology.snapshot import Amount2D, Mask, NodeTable, room_for
 WIDEST = 128
 """Nodes in one region; more for gangs of more pods than that."""
 
-_TRIED = {"node": 1, "fabric": 1, "leaf": 1, "spine": 1, "zone": 1}
-"""Regions searched per level of domain: the tightest matter most, and their best few are much alike."""
 _MOST = 2
+"""Regions searched, one per level of domain: the tightest matter most, and their best few are much alike."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,35 +59,32 @@ def regions(
     usable = objective.usable(int(free_gpus.max(initial=0)))
     if near is not None:
         # Partners stand where they stand: the nodes nearest to them, and of those where the least is lost.
-        loss = _loss_of_a_slot(usable, free_gpus, max(want.gpus for want in wanted))
+        loss = loss_of_a_slot(usable, free_gpus, max(want.gpus for want in wanted))
         yield Region(np.sort(able[np.lexsort((able, loss[able], near[able]))][:widest]), whole=False)
         return
-    for nodes in _domains(table, able, free, free_gpus, slots, wanted, usable):
+    for nodes in domains(table, able, free, free_gpus, wanted, usable, most=_MOST):
         yield Region(_at_most(nodes, widest, table, slots, usable, free_gpus, wanted), whole=False)
 
 
-def _domains(
+def domains(
     table: NodeTable,
     able: NDArray[np.int64],
     free: Amount2D,
     free_gpus: NDArray[np.int64],
-    slots: Sequence[NDArray[np.int64]],
     wanted: Sequence[Wanted],
     usable: Floats,
+    *,
+    most: int,
 ) -> Iterator[NDArray[np.int64]]:
-    """Nodes of the domains that can hold the gang, as far as counting tells, tightest level first."""
-    reach, found = table.reach, 0
-    for node in _alone(free, free_gpus, wanted, usable)[: _TRIED["node"]]:
+    """Nodes of the domains that can hold the gang, as far as counting tells, tightest level first; at most so many, and
+    all nodes where there are none."""
+    reach, found, slots = table.reach, 0, [want.slots for want in wanted]
+    for node in _alone(free, free_gpus, wanted, usable)[: max(1, most // 2)]:
         yield np.array([node])
         found += 1
     by_width = _by_width(slots, wanted)
-    for level, of_all in (
-        ("fabric", reach.fabric),
-        ("leaf", reach.leaf),
-        ("spine", reach.spine),
-        ("zone", reach.zone),
-    ):
-        domain = of_all[able]
+    for level in (reach.fabric, reach.leaf, reach.spine, reach.zone):
+        domain = level[able]
         inside = able[domain >= 0]
         domain = domain[domain >= 0]
         if not len(inside):
@@ -103,11 +99,11 @@ def _domains(
             fits &= enough
             loss += share
         order = np.flatnonzero(fits)
-        order = order[np.argsort(loss[order], kind="stable")][: min(_TRIED[level], _MOST - found)]
+        order = order[np.argsort(loss[order], kind="stable")][: min(max(1, most // 2), most - found)]
         for best in order.tolist():
             yield inside[domain == best]
             found += 1
-        if found >= _MOST:
+        if found >= most:
             return
     if not found:
         yield able
@@ -134,7 +130,7 @@ def _by_width(slots: Sequence[NDArray[np.int64]], wanted: Sequence[Wanted]) -> d
     return merged
 
 
-def _loss_of_a_slot(usable: Floats, free_gpus: NDArray[np.int64], gpus: int) -> Floats:
+def loss_of_a_slot(usable: Floats, free_gpus: NDArray[np.int64], gpus: int) -> Floats:
     """GPUs that expected pods lose per pod of so many GPUs, with the node filled up by such pods, shape (n,)."""
     each = max(gpus, 1)
     fit = np.arange(len(usable)) // each
@@ -155,7 +151,7 @@ def _least_loss(
     """Per domain about what `count` pods lose there at least, and whether there is room for them: (size,) each."""
     width = len(usable)
     per_free = np.bincount(domain * width + free_gpus, weights=room, minlength=size * width).reshape(size, width)
-    loss = _loss_of_a_slot(usable, np.arange(width), gpus)
+    loss = loss_of_a_slot(usable, np.arange(width), gpus)
     order = np.argsort(loss, kind="stable")
     taken = np.minimum(np.cumsum(per_free[:, order], axis=1), count)
     share = np.diff(taken, axis=1, prepend=0) @ loss[order]
@@ -176,6 +172,6 @@ def _at_most(
         return nodes
     kinds = table.reach.kind[nodes]
     room = np.minimum.reduce([np.bincount(kinds, weights=s[nodes], minlength=len(table.reach.first)) for s in slots])
-    loss = _loss_of_a_slot(usable, free_gpus[nodes], max(want.gpus for want in wanted))
+    loss = loss_of_a_slot(usable, free_gpus[nodes], max(want.gpus for want in wanted))
     chosen: NDArray[np.int64] = np.sort(nodes[np.lexsort((nodes, loss, kinds, -room[kinds]))][:widest])
     return chosen

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import groupby
+from itertools import groupby, zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +29,9 @@ from scheduler.shortfall import held_decisions, shortfall_of
 from scheduler.what_if import WHAT_IF_SHARE, remedies
 from topology.labels import NEAREST, PHASES, PREFERRED
 from topology.snapshot import Assumed, Snapshot
+
+_EACH = 4
+"""Placements that a search for several members beyond the minimum may try for each of them."""
 
 
 def plan(gang: GangRequest, snapshot: Snapshot, policy: Policy | None = None, *, advise: bool = True) -> Plan:
@@ -137,11 +140,16 @@ def _stand_together(asked: _Asked, snapshot: Snapshot, places: Places) -> bool:
     after = snapshot.with_assumed(
         {m.uid: Assumed(names[places[m.uid]], m.amounts, m.hold) for m in asked.members if m.uid in places}
     )
+    # One of each node at a time: pods on different nodes do not see each other.
+    by_node: dict[int, list[PodRequest]] = {}
     for member in sharing:
-        cards = asked.needs[member.uid].cards
-        node = np.array([places[member.uid]], dtype=np.int64)
-        if cards is not None and card_slots(after.without_assumed([member.uid]).gpus, cards, node)[0] < 1:
-            return False
+        by_node.setdefault(places[member.uid], []).append(member)
+    for some in zip_longest(*by_node.values()):
+        now = after.without_assumed([m.uid for m in some if m is not None]).gpus
+        for member in (m for m in some if m is not None):
+            cards, node = asked.needs[member.uid].cards, np.array([places[member.uid]], dtype=np.int64)
+            if cards is not None and card_slots(now, cards, node)[0] < 1:
+                return False
     return True
 
 
@@ -155,33 +163,62 @@ def _no_bound(bound: ReachBound, snapshot: Snapshot) -> ReachBound:
 
 def _place(asked: _Asked, snapshot: Snapshot, policy: Policy, limit_us: float) -> tuple[Places | None, int, bool]:
     """Everyone if possible; else the minimum and then whoever fits. None when the minimum does not."""
-    places, expanded, complete = _search(asked, snapshot, policy, asked.members, limit_us)
+    needed = sum(asked.gang.still_needed(phase) for phase in PHASES)
+    # Where very many may go without each other, it is not worth much to know that they cannot all go together.
+    brief = needed < len(asked.members) > policy.joint_pods
+    everyone = replace(policy, search_budget=0) if brief else policy
+    places, expanded, complete = _search(asked, snapshot, everyone, asked.members, limit_us)
     if places is not None:
         return places, expanded, True
-    if len(asked.members) == sum(asked.gang.still_needed(phase) for phase in PHASES):
+    if len(asked.members) == needed:
         return None, expanded, complete
     places, more, complete = _minimum(asked, snapshot, policy, limit_us)
     expanded += more
     if places is None:
         return None, expanded, complete
-    blocked: set[tuple[str, int]] = set()
-    for member in _in_turn([m for m in asked.members if m.uid not in places]):
-        if asked.kind(member) in blocked:  # its twin found no place and room only shrinks
-            continue
-        table = snapshot.table
-        placed = [m for m in asked.members if m.uid in places]
-        now = snapshot.with_assumed({m.uid: Assumed(table.names[places[m.uid]], m.amounts, m.hold) for m in placed})
-        beside = {
-            phase: asked.partners[phase] + [np.array([places[m.uid]]) for m in placed if m.phase == phase]
-            for phase in PHASES
-        }
-        place, more, _ = _search(replace(asked, partners=beside), now, policy, [member], limit_us)
+    places, more = _beyond(asked, snapshot, policy, places, limit_us)
+    return places, expanded + more, True
+
+
+def _beyond(asked: _Asked, snapshot: Snapshot, policy: Policy, places: Places, limit_us: float) -> tuple[Places, int]:
+    """The places, and those of the members beyond them that fit too; how many placements were tried.
+
+    They come in turn, and together as many as fitted last time, twice over: for thousands of pods that is a dozen
+    searches. One that fits nowhere stops none but its twins, for whom room only shrinks.
+    """
+    waiting = _in_turn([m for m in asked.members if m.uid not in places])
+    together, growing, expanded = 1, True, 0
+    now, beside = _with(asked, snapshot, dict(asked.partners), places)
+    while waiting:
+        some = waiting[:together]
+        budget = (
+            policy if len(some) == 1 else replace(policy, search_budget=min(policy.search_budget, _EACH * together))
+        )
+        place, more, _ = _search(replace(asked, partners=beside), now, budget, some, limit_us)
         expanded += more
-        if place is None:
-            blocked.add(asked.kind(member))
+        if place is not None:
+            waiting = waiting[len(some) :]
+            places = places | place
+            now, beside = _with(asked, now, beside, place)
+            growing = growing or together == 1
+            together = together * 2 if growing else max(1, together // 2)
+        elif len(some) > 1:
+            together, growing = len(some) // 2, False
         else:
-            places |= place
-    return places, expanded, True
+            kind, growing = asked.kind(some[0]), True
+            waiting = [m for m in waiting if asked.kind(m) != kind]
+    return places, expanded
+
+
+def _with(
+    asked: _Asked, snapshot: Snapshot, partners: Mapping[str, list[NDArray[np.int64]]], places: Places
+) -> tuple[Snapshot, dict[str, list[NDArray[np.int64]]]]:
+    """The cluster and the partners, with these members in their places."""
+    placed, names = [m for m in asked.members if m.uid in places], snapshot.table.names
+    now = snapshot.with_assumed({m.uid: Assumed(names[places[m.uid]], m.amounts, m.hold) for m in placed})
+    return now, {
+        phase: partners[phase] + [np.array([places[m.uid]]) for m in placed if m.phase == phase] for phase in PHASES
+    }
 
 
 def _in_turn(members: Sequence[PodRequest]) -> list[PodRequest]:

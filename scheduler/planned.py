@@ -6,6 +6,7 @@ each one's own node is then judged again without it, since a pod does not compet
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -24,7 +25,7 @@ from scheduler.judge import (
 )
 from scheduler.objective import Objective, expected_pods
 from scheduler.partner_groups import Standing, groups_of, nodes_by_phase
-from scheduler.partners import Named, other_phase, reach_to
+from scheduler.partners import Deciding, Named, other_phase, reach_to
 from scheduler.policy import Policy
 from scheduler.request import GangRequest, PodRequest, ReachBound
 from scheduler.roots import torn_share
@@ -52,18 +53,17 @@ def planned(
         {m.uid: Assumed(table.names[places[m.uid]], m.amounts, m.hold) for m in gang.members if m.uid in places}
     )
     named = {phase: [(p.name, n) for p in pods if p.phase == phase for n in p.nodes] for phase in PHASES}
+    alike: dict[tuple[str, int], dict[int, str]] = {}
+    for m in gang.members:
+        if m.uid in places:
+            alike.setdefault((m.phase, id(needs[m.uid])), {})[places[m.uid]] = m.uid
     kinds: dict[tuple[str, int], _Kind] = {}
     decisions: dict[str, Decision] = {}
     for member in sorted(gang.members, key=lambda m: (m.phase, m.name, m.uid)):
         need = needs[member.uid]
         key = member.phase, id(need)
         if key not in kinds:
-            alike = {
-                places[m.uid]: m.uid
-                for m in gang.members
-                if m.phase == member.phase and needs[m.uid] is need and m.uid in places
-            }
-            kinds[key] = _Kind(after, need, named[other_phase(member.phase)], bound, policy, alike)
+            kinds[key] = _Kind(after, need, named[other_phase(member.phase)], bound, policy, alike.get(key, {}))
         decisions[member.uid] = kinds[key].decision(member, places.get(member.uid))
     pairs = [d.partner for d in decisions.values() if d.partner]
     gpus = sum(m.gpus for m in gang.members if m.uid in places)
@@ -135,23 +135,30 @@ def terms_of(
     objective: Objective,
 ) -> Terms:
     """What these places are judged by: `after` is `before` with the planned pods in it."""
-    prefill, decode = ([p for p in pods if p.phase == phase] for phase in PHASES)
+    prefill, decode = (Counter((p.nodes, p.planned) for p in pods if p.phase == phase) for phase in PHASES)
+    # Pods that stand on the same nodes are one row: a gang of thousands stands on far fewer nodes.
     far = np.zeros((len(prefill), len(decode)))
-    for i, one in enumerate(prefill):
-        row = np.max([before.table.reach.row_us(node, bound.size_bytes) for node in one.nodes], axis=0)
-        far[i] = [row[list(other.nodes)].max() for other in decode]
-    new = np.array([p.planned for p in prefill], dtype=bool), np.array([p.planned for p in decode], dtype=bool)
+    starts = np.cumsum([0, *(len(nodes) for nodes, _ in decode)])[:-1]
+    flat = np.array([node for nodes, _ in decode for node in nodes], dtype=np.int64)
+    for i, (nodes, _) in enumerate(prefill):
+        if len(decode):
+            row = np.max([before.table.reach.row_us(node, bound.size_bytes) for node in nodes], axis=0)
+            far[i] = np.maximum.reduceat(row[flat], starts)
+    new = [np.array([planned for _, planned in side], dtype=bool) for side in (prefill, decode)]
+    often = [np.array(list(side.values()), dtype=np.int64) for side in (prefill, decode)]
     if bound.nearest:
         us = np.concatenate([far[new[0]].min(axis=1, initial=np.inf), far[:, new[1]].min(axis=0, initial=np.inf)])
+        pods_of = np.concatenate([often[0][new[0]], often[1][new[1]]])
     else:
-        us = far[new[0][:, None] | new[1]]
+        pair = new[0][:, None] | new[1]
+        us, pods_of = far[pair], np.outer(often[0], often[1])[pair]
     lost = 0.0
     if (gpu := before.gpu_column) is not None:
         rows = np.flatnonzero(before.used[:, gpu] != after.used[:, gpu])
         free = [np.maximum(s.table.allocatable[rows, gpu] - s.used[rows, gpu], 0) for s in (before, after)]
         usable = objective.usable(int(free[0].max(initial=0)))
         lost = float((usable[free[0]] - usable[free[1]]).sum())
-    return Terms(float(us.max(initial=0.0)), float(us.mean()) if len(us) else 0.0, lost, smaller_set)
+    return Terms(float(us.max(initial=0.0)), float(us @ pods_of / pods_of.sum()) if len(us) else 0.0, lost, smaller_set)
 
 
 class _Kind:
@@ -167,6 +174,7 @@ class _Kind:
         mine: Mapping[int, str],
     ) -> None:
         self._after, self._need, self._partners, self._bound, self._policy = after, need, partners, bound, policy
+        self._deciding = Deciding(after.table, partners, bound)
         self._reach_us = (
             reach_to(after.table, partners, bound) if partners else after.table.reach.self_us(bound.size_bytes)
         )
@@ -179,7 +187,8 @@ class _Kind:
         self._own = judge(self._without, need, self._reach_us, bound, policy, nodes)
         ranking = ranking_of(self._judged, KEEP + 1)
         self._ranked = {
-            int(self._judged.nodes[i]): candidate_of(after, self._judged, i, partners, bound) for i in ranking
+            (node := int(self._judged.nodes[i])): candidate_of(after, self._judged, i, self._deciding.of(node), bound)
+            for i in ranking
         }
 
     def decision(self, member: PodRequest, node: int | None) -> Decision:
@@ -196,8 +205,9 @@ class _Kind:
             if code != VerdictCode.ELIGIBLE or (known is not None and known.node == now.table.names[node]):
                 now = now.without_assumed([member.uid])
                 nearest = nearest_misses(now, self._with(node, at), self._need, self._bound, self._partners)
-            ranked.insert(0, candidate_of(self._without, self._own, at, self._partners, self._bound))
-        return record_of(now, member, counts, nearest, ranked[:KEEP], self._bound, self._partners, node)
+            ranked.insert(0, candidate_of(self._without, self._own, at, self._deciding.of(node), self._bound))
+        partner = self._deciding.of(node) if node is not None else ()
+        return record_of(now, member, counts, nearest, ranked[:KEEP], self._bound, partner, node)
 
     def _with(self, node: int, at: int) -> Judged:
         """All verdicts, with this node's own one; scores are of no use any more, reach is."""

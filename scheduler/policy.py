@@ -122,6 +122,10 @@ class Policy:
     search_budget: int = 5_000
     """Placements a plan may try before it answers `undecided`. A count, not a time, so a plan can be repeated."""
 
+    joint_pods: int = 128
+    """Pods that are weighed against each other, every one against every one. A larger gang is placed domain by domain:
+    weighing takes a tenth of a second for so many, and more than in proportion for more."""
+
     memory_reserve: float = 0.15
     """Share of each card that nothing is planned into. Drivers, contexts and allocators take what no request names, and
     a card that is promised to the last byte fails its pods one by one."""

@@ -11,13 +11,14 @@ further pod near those placed, and turns back as soon as the room left inside th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.card_room import CardRoom
 from scheduler.memory_policy import CardNeed
+from topology.gpus.cards import CardRow
 from topology.labels import DECODE, PREFILL
 from topology.reach.isochrone_sets import near_all
 from topology.snapshot import Amount2D, Mask, Snapshot, room_for
@@ -57,6 +58,18 @@ class _Budget:
         return self.spent <= self.limit
 
 
+@dataclass(slots=True)
+class _Step:
+    """One pod of an item on its way through its candidates: where it stands now, and what was so before."""
+
+    item: int
+    candidates: Iterator[int]
+    node: int = -1
+    token: tuple[CardRow, NDArray[np.int64]] | None = None
+    allowed: dict[str, Mask] = field(default_factory=dict)
+    refused: list[int] = field(default_factory=list)
+
+
 class Search:
     """One search over one snapshot. Build it, call `run` once."""
 
@@ -94,12 +107,52 @@ class Search:
 
     def run(self) -> Found:
         """Search to the end, the first solution, or the budget."""
+        self._leave_cliques()
         self._rule_out(0)
-        solved = self._enough_room(0) and self._place(0)
+        solved = self._enough_room(0) and (not self._queue or self._place())
         complete = self._budget.spent <= self._budget.limit
         places = tuple(tuple(p) for p in self._places) if solved else None
         expanded = min(self._budget.spent, self._budget.limit)
         return Found(places=places, expanded=expanded, complete=complete or solved)
+
+    def _leave_cliques(self) -> None:
+        """Where nodes within the bound of each other form cliques, as in a tree of switches, a gang is in one of them:
+        leave those that have room for all of it together, as far as counting tells."""
+        cliques = self._cliques()
+        if cliques is None or len({item.phase for item in self._items}) < 2:
+            return
+        need = sum(int(item.need[self._gpu]) * item.count for item in self._items if len(item.need))
+        smallest, pods = np.min([item.need for item in self._items], axis=0), len(self._queue)
+        welcome = np.logical_or.reduce([item.accepts for item in self._items])
+        gpus = np.where(welcome, np.maximum(self._free[:, self._gpu], 0), 0) if need else np.zeros(len(welcome))
+        enough = np.bincount(cliques, weights=gpus) >= need
+        enough &= np.bincount(cliques, weights=np.where(welcome, room_for(self._free, smallest), 0)) >= pods
+        for phase, allowed in self._allowed.items():
+            self._allowed[phase] = allowed & enough[cliques]
+
+    def _cliques(self) -> NDArray[np.int64] | None:
+        """A number for each node, (N,), equal for those within the bound of each other; None where that is not so for
+        whoever is near to the same nodes, or where it would cost too much to find out."""
+        reach = self._table.reach
+        if not len(self._table) or len(reach.first) > _MOST_KINDS:
+            return None
+        rows, row_of = np.unique(self._kinds_within(), axis=0, return_inverse=True)
+        row_of = row_of.reshape(-1)
+        near = np.diagonal(self._kinds_within())
+        # Each kind is in exactly one row's clique: its own. A kind that is not even near its twins is near nobody.
+        if (rows.sum(axis=0) != near).any() or not rows[row_of[near], np.flatnonzero(near)].all():
+            return None
+        numbers: NDArray[np.int64] = np.where(
+            near[reach.kind], row_of[reach.kind], len(rows) + np.arange(len(self._table))
+        )
+        return numbers
+
+    def _kinds_within(self) -> NDArray[np.bool_]:
+        if self._within is None:
+            reach = self._table.reach
+            kinds = range(len(reach.first))
+            self._within = np.array([reach.kind_row_us(k, self._size) <= self._bound_us for k in kinds])
+        return self._within
 
     def _rule_out(self, depth: int) -> None:
         """Leave to each phase only nodes around which the other phase has room, until nothing changes any more.
@@ -110,10 +163,7 @@ class Search:
         reach, everywhere = self._table.reach, np.arange(len(self._table))
         if not len(everywhere) or len(reach.first) > _MOST_KINDS:
             return
-        if self._within is None:
-            kinds = range(len(reach.first))
-            self._within = np.array([reach.kind_row_us(k, self._size) <= self._bound_us for k in kinds])
-        within = self._within
+        within = self._kinds_within()
         slots = [
             (self._items[i], count, np.where(self._items[i].accepts, self._slots(i, everywhere), 0))
             for i, count in self._remaining(depth)
@@ -130,41 +180,62 @@ class Search:
             if before == [int(mask.sum()) for mask in self._allowed.values()]:
                 return
 
-    def _place(self, depth: int) -> bool:
-        if depth == len(self._queue):
-            return True
-        item_index = self._queue[depth]
-        item = self._items[item_index]
+    def _place(self) -> bool:
+        """Depth first, one step for each pod. The steps are a list, not calls: a gang may have thousands of pods."""
+        steps: list[_Step] = []
+        step = self._step(0)
+        while True:
+            if self._next(step, len(steps)):
+                if len(steps) + 1 == len(self._queue):
+                    return True
+                if self._enough_room(len(steps) + 1):
+                    steps.append(step)
+                    step = self._step(len(steps))
+                    continue
+            else:
+                self._banned[step.item].difference_update(step.refused)
+                if not steps:
+                    return False
+                step = steps.pop()
+            self._take_back(step)
+
+    def _step(self, depth: int) -> _Step:
+        index = self._queue[depth]
+        return _Step(index, self._candidates(depth, self._items[index]))
+
+    def _next(self, step: _Step, depth: int) -> bool:
+        """Put the step's pod on its next candidate, if there is one and the budget allows it."""
+        item = self._items[step.item]
         other = DECODE if item.phase == PREFILL else PREFILL
-        refused: list[int] = []
-        for node in self._candidates(depth, item):
-            if node in self._banned[item_index]:
+        for node in step.candidates:
+            if node in self._banned[step.item]:
                 continue
             if not self._budget.spend():
-                break
-            token = self._cards.put(item_index, node) if self._cards is not None else None
+                return False
+            token = self._cards.put(step.item, node) if self._cards is not None else None
             if self._cards is not None and token is None:
                 continue
-            before = self._allowed.copy()
+            step.node, step.token, step.allowed = node, token, self._allowed.copy()
             self._free[node] -= item.need
-            self._allowed[other] = before[other] & (self._table.reach.row_us(node, self._size) <= self._bound_us)
+            self._allowed[other] = self._allowed[other] & (self._table.reach.row_us(node, self._size) <= self._bound_us)
             self._placed[item.phase].append(node)
-            self._places[item_index].append(node)
+            self._places[step.item].append(node)
             if depth < _SHALLOW:
                 self._rule_out(depth + 1)
-            if self._enough_room(depth + 1) and self._place(depth + 1):
-                return True
-            self._places[item_index].pop()
-            self._placed[item.phase].pop()
-            self._allowed = before
-            self._free[node] += item.need
-            if self._cards is not None and token is not None:
-                self._cards.back(node, token)
-            # No solution has a pod of this item here, so its interchangeable siblings need not try again below.
-            refused.append(node)
-            self._banned[item_index].add(node)
-        self._banned[item_index].difference_update(refused)
+            return True
         return False
+
+    def _take_back(self, step: _Step) -> None:
+        item, node = self._items[step.item], step.node
+        self._places[step.item].pop()
+        self._placed[item.phase].pop()
+        self._allowed = step.allowed
+        self._free[node] += item.need
+        if self._cards is not None and step.token is not None:
+            self._cards.back(node, step.token)
+        # No solution has a pod of this item here, so its interchangeable siblings need not try again below.
+        step.refused.append(node)
+        self._banned[step.item].add(node)
 
     def _remaining(self, depth: int) -> list[tuple[int, int]]:
         counts = np.bincount(np.array(self._queue[depth:], dtype=np.int64), minlength=len(self._items))

@@ -6,11 +6,14 @@ stays, as in life. Time is processor time of the planning thread: a plan waits f
 the time that passes, and neighbours on a shared machine do not count.
 
 `NODES=500,5000` shortens the sizes, `PLANS=50` the number of plans for each.
+
+Then one gang of 3,000 pods on 5,000 nodes: where all of them fit, and where only some do beside a minimum of one pair.
 """
 
 import gc
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from time import perf_counter, thread_time
 from typing import Final
 
@@ -26,6 +29,10 @@ WIDTHS: Final = (1, 2, 4, 8)
 """GPUs of every pod of a gang, in turn."""
 FULL: Final = 0.7
 GOALS: Final = {5_000: Goal("<=", 20.0)}
+PODS: Final = 3_000
+CROWDED: Final = {"fits": (0.2, PODS // 2), "in part": (0.7, 1)}
+"""How full the cluster is, and pods of each phase without which the gang does not go."""
+CROWDED_GOAL: Final = Goal("<=", 1_000.0)
 
 
 def measure() -> Iterator[list[Figure]]:
@@ -51,6 +58,22 @@ def measure() -> Iterator[list[Figure]]:
         grown = math.log(last / first) / math.log(large / small)
         source = f"p99 from {small} to {large} nodes: 1 would be in proportion"
         yield [Figure("growth exponent", grown, "", Goal("<=", 0.999), source=source)]
+    for said, (full, minimum) in CROWDED.items():
+        yield [_crowd(said, full, minimum)]
+
+
+def _crowd(said: str, full: float, minimum: int) -> Figure:
+    """The median of a few plans of one gang of thousands."""
+    cluster = Filled(5_000, seed=1, full=full)
+    asked = replace(gang(PODS // 2, PODS // 2, 1), min_prefill=minimum, min_decode=minimum)
+    took = []
+    for _ in range(3):
+        cluster.churn()
+        snapshot, began = cluster.snapshot(), thread_time()
+        made = plan(asked, snapshot, advise=False)
+        took.append(1e3 * (thread_time() - began))
+    source = f"5,000 nodes, {full:.0%} full, pods of one GPU; {len(made.places)} found places; processor time"
+    return Figure(f"{PODS} pods gang {said} plan ms", sorted(took)[1], "ms", CROWDED_GOAL, source=source)
 
 
 def _timed(size: int, plans: int) -> tuple[list[float], list[float], int]:

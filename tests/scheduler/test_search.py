@@ -13,8 +13,10 @@ GPU = "nvidia.com/gpu"
 NOBODY = {PREFILL: np.empty(0, dtype=np.int64), DECODE: np.empty(0, dtype=np.int64)}
 
 
-def item(snapshot: Snapshot, phase: str, count: int, gpus: int = 4, where: list[str] | None = None) -> Item:
-    need = snapshot.table.vector({GPU: gpus})[0]
+def item(
+    snapshot: Snapshot, phase: str, count: int, gpus: int = 4, where: list[str] | None = None, cpu: int = 0
+) -> Item:
+    need = snapshot.table.vector({GPU: gpus, "cpu": 1000 * cpu})[0]
     accepts = snapshot.table.mask_of(where if where is not None else snapshot.table.names)
     return Item(phase, need, accepts, count)
 
@@ -43,9 +45,15 @@ def test_it_turns_back() -> None:
 
 
 def test_twins_are_tried_once() -> None:
-    # 40 equal nodes of 4 GPUs, each its own island below 100 us: no pair fits, and one node says so for all.
+    # 40 equal nodes of 4 GPUs and 96 cores, each its own island below 100 us: two pods of 2 GPUs, one of 60 cores and
+    # one of 40, do not fit together, though each does and two of 40 would. One node says so for all.
+    pods = [item(cluster(40), phase, 1, 2, cpu=cpu) for phase, cpu in ((DECODE, 60), (PREFILL, 40))]
+    assert search(cluster(40), *pods, bound=100.0) == Found(places=None, expanded=1, complete=True)
+
+
+def test_counting_says_that_no_island_holds_both() -> None:
     found = search(cluster(40), *[item(cluster(40), phase, 1) for phase in (DECODE, PREFILL)], bound=100.0)
-    assert found == Found(places=None, expanded=1, complete=True)
+    assert found == Found(places=None, expanded=0, complete=True)
 
 
 def test_nodes_that_different_pods_accept_are_no_twins() -> None:

@@ -13,6 +13,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from admission.gangs.units import LWS_NAME, size_of
 from admission.recognition.command_line import EngineCall, engine_calls
 from topology import labels
 from topology.objects import Pod
@@ -30,7 +31,6 @@ _PART_OF: Final = (
 _KSERVE: Final = "llminferenceservice"  # KServe's part-of is the kind; the service's name is app.kubernetes.io/name
 _PHASE_WORDS: Final = frozenset({"prefill", "decode", "prefiller", "decoder"})
 _NAMES: Final = ("app.kubernetes.io/name", "app")  # only where a phase is in them: then the rest is the service
-_LWS_NAME: Final = "leaderworkerset.sigs.k8s.io/name"
 _ENGINE_FLAGS: Final = ("--kv-transfer-config", "--kv-transfer-config.kv-role", "--disaggregation-mode")
 
 
@@ -57,7 +57,7 @@ def read_gang(pod: Pod, calls: tuple[EngineCall, ...] | None = None) -> GangRead
             name, signal = found
             return GangReading(gang_label_value(name), signal)
     calls = engine_calls(pod) if calls is None else calls
-    name, signal = _by_model(pod, calls) or _by_owner(pod, calls) or ("", "")
+    name, signal = _by_ray(pod, calls) or _by_model(pod, calls) or _by_owner(pod, calls) or ("", "")
     if name:
         return GangReading(gang_label_value(name), signal)
     return GangReading(None, missing=f"set label {labels.GANG}, or --model and label {_PART_OF[0]}")
@@ -131,6 +131,18 @@ def _aibrix(pod: Pod) -> tuple[str, str] | None:
     return f"aibrix-{roleset if roleset.startswith(service) else service + '.' + roleset}", f"AIBrix role set {roleset}"
 
 
+def _by_ray(pod: Pod, calls: tuple[EngineCall, ...]) -> tuple[str, str] | None:
+    """The LWS of a copy that Ray spans over nodes: the leader alone knows the model, and its workers go with it."""
+    spanned = size_of(pod) > 1 and any(call.ray for call in calls)
+    return _by_lws(pod) if spanned else None
+
+
+def _by_lws(pod: Pod) -> tuple[str, str] | None:
+    lws = pod.metadata.label(LWS_NAME)
+    stem = without_phase(lws)
+    return (f"lws-{stem}", f"LWS {lws}") if stem not in ("", lws, "lws") else None
+
+
 def _by_model(pod: Pod, calls: tuple[EngineCall, ...]) -> tuple[str, str] | None:
     model = _model(calls)
     if not model:
@@ -152,10 +164,8 @@ def _by_owner(pod: Pod, calls: tuple[EngineCall, ...]) -> tuple[str, str] | None
         for variable in container.env or ():
             if variable.name == "DYN_NAMESPACE" and variable.value and call.is_engine:
                 return f"dynamo-{variable.value}", f"variable DYN_NAMESPACE {variable.value}"
-    lws = meta.label(_LWS_NAME)
-    if lws:
-        stem = without_phase(lws)
-        return (f"lws-{stem}", f"LWS {lws}") if stem not in ("", lws, "lws") else None
+    if meta.label(LWS_NAME):
+        return _by_lws(pod)
     group = meta.annotation(labels.GROUP_NAME)
     if group and not group.startswith("podgroup-"):  # podgroup-<uid> is Volcano's, one per ReplicaSet
         return f"group-{group}", f"PodGroup {group}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import chain, islice, pairwise
 from typing import Final
 
 from admission.recognition.programs import Program, program_of
@@ -25,6 +25,7 @@ _MAX_SCRIPT_CHARS: Final = 100
 _MAX_SHELLS: Final = 3  # one in another
 _SCRIPT_ENDINGS: Final = frozenset({"sh", "bash", "py"})
 _FIRST_WORDS: Final = 8
+_RAY_SCRIPT: Final = "multi-node-serving.sh"  # vllm-project/vllm examples/online_serving
 _MODEL_FLAGS: Final = ("--model", "--model-path", "--model-dir")  # the last is LightLLM's
 # Commands that show, test or set text but never serve: an option that they are given is somebody else's.
 _SILENT: Final = frozenset(
@@ -46,6 +47,7 @@ class EngineCall:
     flags: Mapping[str, tuple[str, ...]]
     program: Program
     scripts: tuple[str, ...]  # names of the shell and Python files that it starts, without folder and ending
+    ray: bool  # Ray spans its copy over several pods
     model: str  # "" when it is not said, or said through a variable that cannot be read here
 
     @property
@@ -67,7 +69,16 @@ def engine_calls(pod: Pod) -> tuple[EngineCall, ...]:
         words = list(chain.from_iterable(commands))
         flags = _flags(commands)
         program = program_of(commands, flags, container.image, bool(container.command))
-        calls.append(EngineCall(container.name, flags, program, _scripts(commands), _model(container, words, flags)))
+        calls.append(
+            EngineCall(
+                container.name,
+                flags,
+                program,
+                _scripts(commands),
+                _by_ray(commands, flags),
+                _model(container, words, flags),
+            )
+        )
     return tuple(calls)
 
 
@@ -151,6 +162,18 @@ def _scripts(commands: Sequence[Sequence[str]]) -> tuple[str, ...]:
                 found[base] = None
                 break
     return tuple(found)
+
+
+def _by_ray(commands: Sequence[Sequence[str]], flags: Mapping[str, tuple[str, ...]]) -> bool:
+    """`ray start`, vLLM's own script around it, or an engine that is told to use Ray."""
+    if "ray" in flags.get("--distributed-executor-backend", ()):
+        return True
+    for command in commands:
+        for before, word in pairwise(command):
+            base = before.rpartition("/")[2]
+            if (base == "ray" and word == "start") or base == _RAY_SCRIPT:
+                return True
+    return False
 
 
 def _model(container: Container, words: Sequence[str], flags: Mapping[str, tuple[str, ...]]) -> str:

@@ -14,6 +14,7 @@ import msgspec
 
 from admission.gangs.identity import GangReading, read_gang
 from admission.recognition.command_line import engine_calls
+from admission.recognition.ray_groups import without_workers
 from admission.recognition.signals import PhaseReading, Rules, read_phase
 from topology.objects import Container, Metadata, Pod, PodSpec
 
@@ -38,6 +39,7 @@ _DECODE: Final = msgspec.json.Decoder(_Read).decode
 class Readings:
     phase: PhaseReading
     gang: GangReading
+    alone: bool  # the leader of a copy whose workers nothing can tell
 
 
 def readings_of(pod: Pod, rules: Rules) -> Readings:
@@ -61,4 +63,4 @@ def _anew(read: _Read, rules: Rules) -> Readings:
         PodSpec(containers=read.containers),
     )
     calls = engine_calls(pod)
-    return Readings(read_phase(pod, calls, rules), read_gang(pod, calls))
+    return Readings(read_phase(pod, calls, rules), read_gang(pod, calls), without_workers(pod, calls))

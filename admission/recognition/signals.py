@@ -7,11 +7,11 @@ gangs, modes or patches, and never guess: a wrong phase is worse than none.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from admission.recognition import engine_arguments, role_labels, weak_names
+from admission.recognition import engine_arguments, ray_groups, role_labels, weak_names
 from admission.recognition.command_line import EngineCall, engine_calls
 from admission.recognition.evidence import DECIDES, Confidence, Finding, Phase, PhaseReading, Row, Says
 from admission.recognition.programs import NOT_SERVING
@@ -19,6 +19,12 @@ from topology import labels
 from topology.objects import Pod
 
 __all__ = ["ROWS", "Confidence", "Phase", "PhaseReading", "Rules", "read_phase"]
+
+
+def _plain(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    yield from role_labels.plain(pod, calls)
+    yield from ray_groups.phase_of_lws(pod, calls)
+
 
 ROWS: Final[tuple[Row, ...]] = (
     Row(
@@ -98,11 +104,12 @@ ROWS: Final[tuple[Row, ...]] = (
     Row(
         8,
         "plain label",
-        "labels " + ", ".join(f"`{key}`" for key in role_labels.PLAIN_KEYS) + " on a pod that may serve a model",
-        "the role word; context and generation of TensorRT-LLM",
+        "labels " + ", ".join(f"`{key}`" for key in role_labels.PLAIN_KEYS) + " on a pod that may serve a model; "
+        "label `leaderworkerset.sigs.k8s.io/name` of a group that Ray spans",
+        "the role word; context and generation of TensorRT-LLM; the phase in the LWS's name",
         Confidence.MEDIUM,
         "examples of Kueue, LWS, llm-d and TensorRT-LLM",
-        role_labels.plain,
+        _plain,
     ),
     Row(
         9,

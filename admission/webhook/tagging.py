@@ -86,8 +86,14 @@ def tag(pod: Pod, namespace: str, entry: Entry, rules: Rules = BUILT_IN) -> Tagg
         why = [f"phase {reading.phase} ({reading.signal}) but no gang; {gang.missing}"]
         return Tagging(namespace, warnings=_short([*why, *(hints(pod) if asks else ())]))
     # A name alone is worth a label and a score; nobody should wait for a partner because of it.
-    by_name = not own and reading.confidence is Confidence.LOW
-    return _write(pod, namespace, asks, by_name, settings, reading, gang.gang, gang.signal, wrong)
+    unheld = ""
+    if not own and reading.confidence is Confidence.LOW:
+        unheld = f"phase {reading.phase} is only named ({reading.signal}): not held; {_SET_PHASE}"
+    elif not own and read.alone:
+        unheld = (
+            f"its Ray workers tell no phase: not held; set labels {labels.PHASE} and {labels.GANG} on both templates"
+        )
+    return _write(pod, namespace, asks, unheld, settings, reading, gang.gang, gang.signal, wrong)
 
 
 def asks_by_label(pod: Pod) -> bool:
@@ -149,7 +155,7 @@ def _write(
     pod: Pod,
     namespace: str,
     asks: bool,
-    by_name: bool,
+    unheld: str,
     settings: PodSettings,
     reading: PhaseReading,
     gang: str,
@@ -166,7 +172,7 @@ def _write(
     volcano = scheduler == labels.VOLCANO_SCHEDULER or (asks and not foreign_group)
     full = volcano and not third and not foreign_group
     # What is not held is stored as preferred, so that the controller never waits for it.
-    mode: Mode = settings.mode if full and asks and not by_name else "preferred"
+    mode: Mode = settings.mode if full and asks and not unheld else "preferred"
     held = mode == "required"
     signal = pod.metadata.annotation(labels.SIGNAL) or f"phase: {reading.signal}; gang: {gang_signal}"
 
@@ -196,8 +202,8 @@ def _write(
     task = pod.metadata.label(labels.TASK_SPEC) or pod.metadata.annotation(labels.TASK_SPEC)
     if held and group is None and task not in ("", reading.phase):
         warnings.append(f"{labels.TASK_SPEC} is {task!r}: Volcano does not count the pod as {reading.phase}; remove it")
-    if by_name and asks:
-        warnings.append(f"phase {reading.phase} is only named ({reading.signal}): not held; {_SET_PHASE}")
+    if unheld and asks:
+        warnings.append(unheld)
     if not asks and settings.mode == "required":
         warnings.append(f"{labels.REACH_MODE} is required, but a pod is held only if it asks; {_SET_PHASE}")
     if asks and not full:

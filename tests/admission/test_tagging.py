@@ -47,6 +47,17 @@ def test_an_enabled_namespace_asks_for_its_pods() -> None:
     assert tagging.signal == "phase: vLLM kv_role kv_consumer; gang: model llama"
 
 
+@pytest.mark.parametrize(("name", "held"), [("big-decode", True), ("big-b", False)])
+def test_the_leader_of_ray_workers_is_held_only_where_its_workers_can_be_told(name: str, held: bool) -> None:
+    lws = {"leaderworkerset.sigs.k8s.io/name": name, "leaderworkerset.sigs.k8s.io/group-index": "0"}
+    pod = raw_pod(
+        lws, {"leaderworkerset.sigs.k8s.io/size": "2"}, args=[*CONSUMER, "--distributed-executor-backend=ray"]
+    )
+    tagging, pod = tagged(pod, Entry.NAMESPACE)
+    assert (tagging.phase, tagging.mode) == ("decode", "required" if held else "preferred")
+    assert ("schedulingGates" in pod["spec"], bool(tagging.warnings)) == (held, not held)
+
+
 def test_a_recognised_pod_is_never_held_nor_moved() -> None:
     tagging, pod = tagged(raw_pod(args=CONSUMER, schedulerName="default-scheduler"), Entry.RECOGNISE)
     assert tagging.mode == "preferred"

@@ -171,6 +171,10 @@ class ClusterState:
         """What says where nodes stand besides their labels, for publishing: the last word of silent agents too."""
         return Sources(self._agents.last_links, self._file)
 
+    def room_freed(self) -> None:
+        """Room that others booked beside what is counted here is free again."""
+        self.growth += 1
+
     # --- truth out -----------------------------------------------------------------------------
 
     def table(self) -> NodeTable:

@@ -24,7 +24,7 @@ from admission.gangs.announce import Announcer
 from admission.gangs.batch import BatchAdmission
 from admission.gangs.departures import Departures
 from admission.gangs.expected import come_later
-from admission.gangs.fairness import Fairness, Kept
+from admission.gangs.fairness import CLAIMS_S, Fairness, Kept
 from admission.gangs.gang_track import BatchSettings
 from admission.gangs.let_go import Gatekeeper
 from admission.gangs.owners import Owners, wants
@@ -136,6 +136,7 @@ class Controller:
             self.policy,
             overtaking=settings.overtaking,
             preemption=settings.preemption,
+            claims_s=settings.replan_after or CLAIMS_S,
         )
         turn = Turn(
             self.state,

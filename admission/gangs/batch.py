@@ -134,6 +134,7 @@ class BatchAdmission:
 
     async def run(self) -> None:
         """Until cancelled. A gang that cannot be looked at (a bug) is logged and costs only itself."""
+        self._take_over()
         try:
             while True:
                 timeout = self._step()
@@ -150,10 +151,26 @@ class BatchAdmission:
                 task.cancel()
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def _take_over(self) -> None:
+        """Before anything is planned: what a predecessor kept or booked for gangs that went stands nowhere."""
+        now, gangs = monotonic_s(), self._state.gangs()
+        ranked = [key for key in sorted(self._tracks, key=self._rank) if key in gangs]
+        keep = [key for key in ranked if self._turn.may_keep(gangs[key].values())]
+        claim = [key for key in ranked if any(_awaits_room(pod) for pod in gangs[key].values())]
+        for key, take in (*((k, self._turn.keep_again) for k in keep), *((k, self._turn.claim_again) for k in claim)):
+            try:
+                view = view_of(key, self._state.gang_pods(*key), self._superseded)
+                if view.started:
+                    take(self._tracks[key], view, now)
+            except Exception:
+                log.exception("gang %s/%s could not be taken over", *key)
+
     def _step(self) -> float | None:
         """Look at the first gangs that are due, one plan long. 0.0 if others may be due too, else seconds to the next
         one is."""
         now = monotonic_s()
+        if self._fairness.claims.settle(self._state.gangs(), now):
+            self._state.room_freed()
         self._sweep.begin(self._state.growth, now)
         due = [key for key in self._lively if (track := self._tracks.get(key)) is not None and self._is_due(track, now)]
         if not due:
@@ -163,6 +180,8 @@ class BatchAdmission:
             times = [at for t in lively if not t.working and (at := t.next_s) is not None]
             if (sweep_s := self._sweep.next_s(self._state.growth)) is not None and self.held_gangs():
                 times.append(sweep_s)
+            if (claim_s := self._fairness.claims.next_s()) is not None:
+                times.append(claim_s)
             return max(0.001, min(times) - now) if times else None
         began = now
         for key in sorted(due, key=self._rank):
@@ -317,3 +336,8 @@ class BatchAdmission:
             if not is_ours(name, view.key[1]) and f"{view.key[0]}/{name}" not in self._pod_groups:
                 return name
         return None
+
+
+def _awaits_room(pod: Pod) -> bool:
+    """Let go, and nobody says where to."""
+    return not (pod.spec.node_name or pod.status.nominated_node_name or pod.has_gate(GATE))

@@ -8,7 +8,7 @@ the others is kept for a time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from admission.gangs.gang_request import GangView
@@ -52,6 +52,20 @@ def expected_of(view: GangView, gang: GangRequest, controller_of: WorkloadOf, to
     return Expected(tuple(more), tuple(sorted(per_unit.items())), tuple(sorted(unit_by_uid.items())))
 
 
+def still_to_come(view: GangView, gang: GangRequest, controller_of: WorkloadOf, top_of: TopOf) -> Expected:
+    """Of a gang that went already: the rest of its units, and of its minimum, that went with them as pods to come.
+
+    Pods that came meanwhile and are held are among them. What a predecessor kept room for is found again so.
+    """
+    out = (*view.released, *view.bound)
+    workers, per_unit, unit_by_uid = _rest_of_units(view, top_of)
+    more: list[PodRequest] = list(workers)
+    for phase in PHASES:
+        needed = gang.still_needed(phase) - sum(1 for w in workers if w.phase == phase)
+        more += _copies([p for p in out if p.metadata.label(PHASE) == phase], out, phase, needed, controller_of)
+    return Expected(tuple(more), tuple(sorted(per_unit.items())), tuple(sorted(unit_by_uid.items())))
+
+
 def come_later(pods: Sequence[Pod], controller_of: WorkloadOf, top_of: TopOf) -> bool:
     """Whether an owner of these pods still wants more and makes them only once these are ready."""
     if any(_leader_first(top_of(p)) for p in pods if unit_of(p)) and short_units(pods):
@@ -63,6 +77,13 @@ def come_later(pods: Sequence[Pod], controller_of: WorkloadOf, top_of: TopOf) ->
             uid = workload.metadata.uid
             left[uid] = left.get(uid, _wanted(workload)) - 1
     return any(n > 0 for n in left.values())
+
+
+def one_after_the_other(pod: Pod, controller_of: WorkloadOf, top_of: TopOf) -> bool:
+    """Whether the pod's owner makes some pods only once others are ready, whether it wants more now or not."""
+    workload = controller_of(pod)
+    in_order = workload is not None and _in_order(pod, workload)
+    return in_order or bool(unit_of(pod) and _leader_first(top_of(pod)))
 
 
 def _leader_first(top: Workload | None) -> bool:
@@ -80,22 +101,39 @@ def _wanted(workload: Workload) -> int:
 
 
 def _workers(view: GangView, top_of: TopOf) -> tuple[list[PodRequest], dict[str, int], dict[str, str]]:
+    """Workers to come of units that are all held."""
+    units = _units((*view.members, *view.released, *view.bound))
+    gated = {p.metadata.uid for p in view.members}
+    # Of the others the leader runs: the workers come as pods of their own.
+    return _missing({unit: pods for unit, pods in units.items() if all(p.metadata.uid in gated for p in pods)}, top_of)
+
+
+def _rest_of_units(view: GangView, top_of: TopOf) -> tuple[list[PodRequest], dict[str, int], dict[str, str]]:
+    """Workers that a unit lacks some of whose pods went already."""
+    return _missing(_units((*view.released, *view.bound)), top_of)
+
+
+def _units(pods: Sequence[Pod]) -> dict[str, list[Pod]]:
+    units: dict[str, list[Pod]] = {}
+    for pod in pods:
+        if unit := unit_of(pod):
+            units.setdefault(unit, []).append(pod)
+    return units
+
+
+def _missing(
+    units: Mapping[str, Sequence[Pod]], top_of: TopOf
+) -> tuple[list[PodRequest], dict[str, int], dict[str, str]]:
+    """What these units lack, where workers come only when their leader is ready."""
     found: list[PodRequest] = []
     per_unit: dict[str, int] = {}
     unit_by_uid: dict[str, str] = {}
-    pods: dict[str, list[Pod]] = {}
-    for pod in (*view.members, *view.released, *view.bound):
-        if unit := unit_of(pod):
-            pods.setdefault(unit, []).append(pod)
-    gated = {p.metadata.uid for p in view.members}
-    for unit, mine in sorted(pods.items()):
+    for unit, mine in sorted(units.items()):
         sample = min(mine, key=lambda p: p.metadata.name)
         top = top_of(sample)
         missing = size_of(sample) - len(mine)
         if missing <= 0 or top is None or not _leader_first(top):
             continue
-        if not all(p.metadata.uid in gated for p in mine):
-            continue  # its leader runs: the workers come as pods of their own
         template = top.spec.leader_worker_template
         spec, notes = sample.spec, sample.metadata.annotations
         if template is not None:
@@ -113,18 +151,24 @@ def _workers(view: GangView, top_of: TopOf) -> tuple[list[PodRequest], dict[str,
 
 def _ordered(view: GangView, phase: str, wanted: int, controller_of: WorkloadOf) -> list[PodRequest]:
     """Copies of what a StatefulSet has made so far, as many as the minimum lacks and the StatefulSet still wants."""
-    found: list[PodRequest] = []
     mine = [p for p in view.members if p.metadata.label(PHASE) == phase]
-    everybody: Sequence[Pod] = (*view.held, *view.released, *view.bound)
+    return _copies(mine, (*view.held, *view.released, *view.bound), phase, wanted, controller_of)
+
+
+def _copies(
+    samples: Sequence[Pod], here: Sequence[Pod], phase: str, wanted: int, controller_of: WorkloadOf
+) -> list[PodRequest]:
+    """Copies of each ordered owner's first sample, as many as it wants beyond those that are `here`."""
+    found: list[PodRequest] = []
     by_owner: dict[str, Pod] = {}
-    for pod in mine:
+    for pod in samples:
         if (owner := pod.metadata.controller) is not None:
             by_owner.setdefault(owner.uid, pod)
     for uid, sample in sorted(by_owner.items()):
         workload = controller_of(sample)
         if workload is None or not _in_order(sample, workload):
             continue
-        live = sum(1 for p in everybody if (o := p.metadata.controller) is not None and o.uid == uid)
+        live = sum(1 for p in here if (o := p.metadata.controller) is not None and o.uid == uid)
         to_come = _wanted(workload) - live
         for i in range(max(0, min(to_come, wanted - len(found)))):
             like = pod_request_of(sample)

@@ -7,16 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from admission.gangs.gang_request import GangView
+from admission.gangs.claims import Claims
+from admission.gangs.gang_request import GangView, request_of
 from admission.gangs.overtaking import Overtaking, Standing
 from admission.gangs.preemption import without_inferiors
 from admission.gangs.promised import Promised, queue_of
 from admission.gangs.queue_room import QueueRoom, least_of, upwards
-from admission.gangs.units import plan_units
+from admission.gangs.units import plan_units, units_by_uid
 from scheduler.decision import Outcome, Plan
 from scheduler.policy import Policy
 from scheduler.request import GangRequest
@@ -27,6 +29,9 @@ from topology.snapshot import Snapshot
 
 _ASK_AGAIN_S = 5.0
 """Whether pods of lower priority would have to leave is asked this often per gang: it walks all pods."""
+
+CLAIMS_S: Final = 60.0
+"""Room that Volcano is to make is booked this long, where nothing else says how long a pod may stay unplaced."""
 
 Older = Mapping[GangKey, Standing]
 """Gangs that wait and rank before another, first in rank first."""
@@ -44,10 +49,20 @@ class Kept:
 class Fairness:
     """One per controller."""
 
-    def __init__(self, state: ClusterState, kept: Kept, policy: Policy, *, overtaking: int, preemption: bool) -> None:
+    def __init__(
+        self,
+        state: ClusterState,
+        kept: Kept,
+        policy: Policy,
+        *,
+        overtaking: int,
+        preemption: bool,
+        claims_s: float = CLAIMS_S,
+    ) -> None:
         self._state, self._kept, self._policy = state, kept, policy
         self._overtaking, self._preemption = Overtaking(overtaking), preemption
         self.promised = Promised(state, kept.pod_groups)
+        self.claims = Claims(claims_s)
         self._asked_s: dict[GangKey, float] = {}
         self._fits_empty: dict[GangKey, tuple[object, GangRequest, bool]] = {}
 
@@ -125,6 +140,10 @@ class Fairness:
 
     # --- lower priorities ----------------------------------------------------------------------
 
+    def asked_until_s(self, key: GangKey) -> float:
+        """When `by_preemption` may be asked again."""
+        return self._asked_s[key] + _ASK_AGAIN_S if key in self._asked_s else 0.0
+
     def by_preemption(
         self,
         key: GangKey,
@@ -136,7 +155,7 @@ class Fairness:
     ) -> Plan | None:
         """A plan among those who would have to leave for a gang of this priority; None if there is none."""
         priority = priority_of(view.members)
-        if not self._preemption or priority <= 0 or now_s - self._asked_s.get(key, -_ASK_AGAIN_S) < _ASK_AGAIN_S:
+        if not self._preemption or priority <= 0 or self.asked_until_s(key) > now_s:
             return None
         self._asked_s[key] = now_s
         queue = self.queue_of(view)
@@ -145,6 +164,23 @@ class Fairness:
             return None
         result = plan_units(request, units, roomier, self._policy)
         return result if result.outcome == Outcome.PLANNED and result.places else None
+
+    def claim_again(self, view: GangView, snapshot: Snapshot, now_s: float) -> bool:
+        """After a restart: whether pods of this gang wait for Volcano to make room, which is booked for them again.
+
+        They are those that a plan released and that have no nomination. Room of pods that are leaving counts.
+        """
+        waiting = tuple(p for p in view.released if not p.status.nominated_node_name)
+        priority = priority_of(waiting)
+        if not self._preemption or priority <= 0:
+            return False
+        pods, groups = self._kept.pods.values(), self._kept.pod_groups
+        roomier = without_inferiors(snapshot, pods, groups, self.queue_of(view), priority, leaving=True) or snapshot
+        rest = tuple(p for p in view.released if p.status.nominated_node_name)
+        asked = request_of(replace(view, members=waiting, blocked=(), released=rest), snapshot.table)
+        result = plan_units(asked, units_by_uid(waiting), roomier, self._policy)
+        self.claims.book(view.key, result, now_s)
+        return True
 
 
 def priority_of(pods: Sequence[Pod]) -> int:

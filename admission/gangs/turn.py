@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from admission.gangs.departures import Departures
-from admission.gangs.expected import Expected, WorkloadOf, expected_of, is_expected
+from admission.gangs.expected import Expected, WorkloadOf, expected_of, is_expected, one_after_the_other, still_to_come
 from admission.gangs.fairness import Fairness, Older, priority_of
 from admission.gangs.gang_request import GangView, request_of
 from admission.gangs.gang_track import BatchSettings, Track
@@ -20,6 +20,7 @@ from admission.gangs.let_go import Letting
 from admission.gangs.overtaking import Standing
 from admission.gangs.pod_group import moved
 from admission.gangs.promised import QUEUE_LAG_S
+from admission.gangs.queue_room import QueueRoom
 from admission.gangs.units import plan_units, short_units, unit_of, units_by_uid
 from admission.gangs.waiting_words import Waiting, behind, for_preemption, for_queue, for_unit
 from scheduler.decision import Outcome, Plan
@@ -68,7 +69,8 @@ class Turn:
 
     def take(self, track: Track, view: GangView, now_s: float, older: Callable[[], Older]) -> Work | None:
         """Plan the gang and start what follows; None if it waits. `older` gives those that wait and rank before it."""
-        snapshot = self._snapshot()
+        self._fairness.claims.drop(p.metadata.uid for p in view.held)
+        snapshot = self._fairness.claims.laid_over(self._snapshot())
         if track.reserved:
             snapshot = snapshot.without_assumed(track.reserved)  # kept for this gang, so it may use it
         view, asked, expected = self._asked(view, snapshot, track, now_s)
@@ -100,20 +102,17 @@ class Turn:
             self._wait_for_pods(track, view, result, now_s)
             return None
         if not result.places:
+            if (again_s := self._fairness.asked_until_s(view.key)) > now_s:
+                track.due_s = again_s
             made = self._fairness.by_preemption(view.key, view, request, units, snapshot, now_s)
             if made is not None and not expected.pods:
-                self.give_back(view.key, track)
-                track.waiting_growth = None
-                work = self._go(track, view, made, nominate=False)
-                self.say(view.members, for_preemption(priority_of(view.members)))
-                return work
+                return self._preempt(track, view, made, snapshot, room, older(), now_s)
             self._voice.held(view, result)
             return None
         # Pods for whom room was kept pass nobody: it was theirs before.
         before = {} if len(result.places) <= len(track.reserved) else older()
         if (first := self._fairness.stands_before(before, result, snapshot, room)) is not None:
-            track.behind = first
-            self.wait(track, view.held, behind(first, self._fairness.passed(first), before[first].for_quota))
+            self._wait_behind(track, view, first, before)
             return None
         self.give_back(view.key, track)
         self._reserve(view.key, track, result, now_s)
@@ -127,6 +126,33 @@ class Turn:
                 self.say([p for p in view.members if p.metadata.uid in beyond], for_queue(queue_short))
         self._fairness.went(view.key, before, result, room)
         return self._go(track, view, result, nominate=True)
+
+    def _preempt(
+        self,
+        track: Track,
+        view: GangView,
+        made: Plan,
+        snapshot: Snapshot,
+        room: QueueRoom | None,
+        older: Older,
+        now_s: float,
+    ) -> Work | None:
+        """Let the gang go into room that Volcano is to make; unless an older one must go first."""
+        if (first := self._fairness.stands_before(older, made, snapshot, room)) is not None:
+            self._wait_behind(track, view, first, older)
+            return None
+        self.give_back(view.key, track)
+        track.waiting_growth = None
+        self._fairness.went(view.key, older, made, room)
+        self._fairness.claims.book(view.key, made, now_s)
+        work = self._go(track, view, made, nominate=False)
+        going = [p for p in view.members if p.metadata.uid in made.places]
+        self.say(going, for_preemption(priority_of(view.members)))
+        return work
+
+    def _wait_behind(self, track: Track, view: GangView, first: GangKey, older: Older) -> None:
+        track.behind = first
+        self.wait(track, view.held, behind(first, self._fairness.passed(first), older[first].for_quota))
 
     def wait(self, track: Track, pods: Iterable[Pod], told: Waiting) -> None:
         """The gang waits for something that room, a departure or a queue may bring."""
@@ -145,6 +171,27 @@ class Turn:
         for uid in track.reserved:
             self._state.unassume(uid)
         track.reserved, track.reserved_until_s = set(), None
+
+    # --- after a restart -----------------------------------------------------------------------
+
+    def may_keep(self, pods: Iterable[Pod]) -> bool:
+        """Whether room may have been kept for others of these pods' owners."""
+        return any(one_after_the_other(pod, self._controller_of, self._top_of) for pod in pods)
+
+    def keep_again(self, track: Track, view: GangView, now_s: float) -> None:
+        """Keep the room that a predecessor kept for pods to come, from now on. Where it was kept stood nowhere, but
+        nothing was planned since, so there is a place for them."""
+        snapshot = self._snapshot()
+        asked = request_of(view, snapshot.table)
+        expected = still_to_come(view, asked, self._controller_of, self._top_of)
+        if expected.pods and self.settings.reserve_s > 0:
+            result = plan_units(replace(asked, members=expected.pods), dict(expected.unit_of), snapshot, self._policy)
+            self._reserve(view.key, track, result, now_s)
+
+    def claim_again(self, track: Track, view: GangView, now_s: float) -> None:
+        """Book the room again that Volcano is to make for pods that a predecessor let go."""
+        snapshot = self._fairness.claims.laid_over(self._snapshot())
+        track.preempts = self._fairness.claim_again(view, snapshot, now_s)
 
     # --- inside --------------------------------------------------------------------------------
 

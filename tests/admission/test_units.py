@@ -239,7 +239,8 @@ def test_a_minimum_is_made_of_whole_groups(groups: tuple[tuple[int, ...], ...], 
     assert result.outcome == (Outcome.PLANNED if goes else Outcome.HELD)
     if not goes:
         assert result.decisions.keys() == {m.uid for m in gang.members}
-        assert (result.request, result.shortfall is not None) == (gang, True)
+        assert {m.uid for m in result.request.members} == {m.uid for m in gang.members}
+        assert (result.request.min_decode, result.shortfall is not None) == (gang.min_decode, True)
 
 
 async def test_a_gang_whose_groups_have_no_room_goes_when_room_comes(tmp_path: Path) -> None:

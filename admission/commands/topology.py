@@ -6,6 +6,7 @@ import asyncio
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -14,6 +15,8 @@ import typer
 from topology.bad_input import BadInput
 
 if TYPE_CHECKING:  # networkx is loaded when a file is read, not for every command
+    from topology.facts.age import PartAges
+    from topology.facts.report import NodeFacts
     from topology.graph.parts import Topology
 
 app = typer.Typer(
@@ -24,6 +27,7 @@ app = typer.Typer(
 )
 
 _NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)  # fabrics have capitals
+_NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
 _Output = Annotated[str, typer.Option("-o", "--output", metavar="text|json", help="How to print.")]
 
 
@@ -48,7 +52,9 @@ def import_file(
 @app.command()
 def show(
     file: Annotated[str, typer.Argument(metavar="[FILE]", help="A topology file; - reads standard input.")] = "",
-    node: Annotated[str, typer.Option("--node", help="Only what this node sees; without FILE: ask the cluster.")] = "",
+    node: Annotated[
+        str, typer.Option("--node", help="Only this node; without FILE: its labels, and what its agent sees.")
+    ] = "",
     here: Annotated[bool, typer.Option("--here", help="This machine, as NVML and sysfs tell.")] = False,
     override: Annotated[
         str,
@@ -56,6 +62,9 @@ def show(
     ] = "",
     output: _Output = "text",
     kubeconfig: Annotated[str, typer.Option("--kubeconfig", help="Path; else the usual places.")] = "",
+    namespace: Annotated[
+        str, typer.Option("-n", "--namespace", help="Where Isochrone runs, to ask what the node's agent sees.")
+    ] = "isochrone-system",
     sys_root: Annotated[str, typer.Option(envvar="ISOCHRONE_SYS_ROOT", hidden=True)] = "/sys",
     proc_root: Annotated[str, typer.Option(envvar="ISOCHRONE_PROC_ROOT", hidden=True)] = "/proc",
 ) -> None:
@@ -65,6 +74,8 @@ def show(
     as_json = _wants_json(output)
     if node and not _NODE.fullmatch(node):
         raise BadInput("--node", node, "it is the name of a node: letters, digits, - and .")
+    if not _NAMESPACE.fullmatch(namespace):
+        raise BadInput("--namespace", namespace, "it is a namespace: small letters, digits and -")
     if here and (file or node):
         raise BadInput("--here", f"given with {file or '--node'}", "use one or the other")
     if override and not here:
@@ -80,7 +91,7 @@ def show(
         from topology.kube.errors import ApiFailure
 
         try:
-            topology = asyncio.run(_ask(node, kubeconfig))
+            topology = asyncio.run(_ask(node, kubeconfig, namespace))
         except ApiFailure as failure:
             typer.echo(f"isochrone: {failure}", err=True)
             raise typer.Exit(1) from None
@@ -95,12 +106,27 @@ def show(
         typer.echo(line)
 
 
-async def _ask(node: str, kubeconfig: str) -> Topology:
+async def _ask(node: str, kubeconfig: str, namespace: str) -> Topology:
+    from topology.kube.agent_facts import agent_facts
     from topology.kube.api import KubeApi
     from topology.kube.cluster_topology import cluster_topology
 
     async with await KubeApi.connect(kubeconfig or None) as api:
-        return await cluster_topology(api, node)
+        topology = await cluster_topology(api, node)
+        return _with_agent(topology, node, await agent_facts(api, namespace, node)) if node else topology
+
+
+def _with_agent(topology: Topology, node: str, told: tuple[NodeFacts, PartAges] | str) -> Topology:
+    """With what the agent of the node sees, or the reason why it is not there."""
+    from topology.facts.age import Freshness, say
+    from topology.graph.of_facts import joined, of_facts
+
+    if isinstance(told, str):
+        return replace(topology, warnings=(*topology.warnings, f"{node}: {told}"))
+    facts, ages = told
+    found = joined(topology, of_facts(node, facts), node)
+    old = [f"{part}: {say(age.age_s, age.freshness)}" for part, age in ages.items() if age.freshness != Freshness.FRESH]
+    return replace(found, warnings=(*found.warnings, *old, *facts.state.problems))
 
 
 def _wants_json(output: str) -> bool:

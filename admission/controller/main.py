@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from admission.controller.agent_ages import AgentAges
+from admission.controller.facts_page import add_facts_page
 from admission.controller.measured_watch import MeasuredWatch
 from admission.controller.metrics import ControllerMetrics
 from admission.controller.probe_orders import ProbeOrders
@@ -353,6 +354,7 @@ async def serve(
         )
         controller = Controller(api, settings)
         health = health_app(controller.metrics.registry, controller.checks)
+        add_facts_page(health, controller.agents)
         probed = await stack.enter_async_context(listening(health, settings.health_listen, "HEALTH_LISTEN"))
         extender = build_app(
             controller,

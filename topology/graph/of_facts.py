@@ -9,6 +9,7 @@ under one root complex and no NUMA node is a virtual one: its tree is made up, s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 
 from topology.facts.nvlinks import nvlink_pairs
@@ -108,6 +109,25 @@ def _made_up(devices: Sequence[Gpu | Nic]) -> bool:
     placed = [device for device in devices if device.pci_path]
     flat = len(placed) > 1 and all(len(device.pci_path) == 2 for device in placed)
     return flat and len({device.pci_path[0] for device in placed}) == 1 and all(d.numa_node is None for d in placed)
+
+
+def joined(cluster: Topology, machine: Topology, node: str) -> Topology:
+    """Where a node stands, as its labels say, with what its agent sees inside it; of a domain that both name the label
+    counts, as everywhere."""
+    build, here = TopologyBuilder(f"{cluster.source} and {machine.source}"), {part.name: part for part in machine.parts}
+    for part in cluster.parts:
+        if part.kind in (PartKind.GPU, PartKind.NIC) and part.inside == node:
+            continue  # labels only count them
+        build.part(replace(part, domain=part.domain or here[node].domain) if part.name == node else part)
+    for part in machine.parts:
+        if part.name != node:
+            build.part(part)
+    for link in (*machine.links, *cluster.links):
+        if link.a in build.parts and link.b in build.parts and not build.linked(link.a, link.b):
+            build.link(link.a, link.b, link.kind, count=link.count)
+    for warning in (*cluster.warnings, *machine.warnings):
+        build.warn(warning)
+    return build.build()
 
 
 def overridden(seen: Topology, file: Topology, name: str) -> Topology:

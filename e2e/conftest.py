@@ -51,16 +51,60 @@ def cluster_factory(stack_bin: Stack, request: pytest.FixtureRequest) -> Iterato
         yield make
 
 
-@pytest.fixture(scope="module")
-def cluster(cluster_factory: ClusterFactory) -> Cluster:
-    """A cluster of 16 GPU nodes for the module, with an audit log, without Isochrone."""
-    return cluster_factory(grid(16), audit=True)
+class Shared:
+    """One cluster with Isochrone for one module after the other; each leaves it as it found it, or spoilt."""
+
+    def __init__(self, stack: Stack) -> None:
+        self._stack, self._open = stack, ExitStack()
+        self._isochrone: Isochrone | None = None
+
+    def take(self) -> Isochrone:
+        """It runs and is ready; a new one if there is none, or something of the old one ended."""
+        if self._isochrone is not None:
+            try:
+                self._isochrone.wait_ready()
+            except (RuntimeError, TimeoutError):
+                self.spoilt()
+        if self._isochrone is None:
+            self._isochrone = install(
+                self._open.enter_context(Cluster(grid(16), name="shared", audit=True, stack=self._stack))
+            )
+        return self._isochrone
+
+    def of(self, cluster: Cluster) -> Isochrone | None:
+        """What is installed there, if this is the shared cluster."""
+        return self._isochrone if self._isochrone is not None and self._isochrone.cluster is cluster else None
+
+    def spoilt(self) -> None:
+        """Ends it: nobody can use it any more."""
+        self._isochrone = None
+        self._open.close()
+
+
+@pytest.fixture(scope="session")
+def shared(stack_bin: Stack) -> Iterator[Shared]:
+    """The cluster that modules share; they ask for `cluster` and `isochrone`."""
+    made = Shared(stack_bin)
+    try:
+        yield made
+    finally:
+        made.spoilt()
 
 
 @pytest.fixture(scope="module")
-def isochrone(cluster: Cluster) -> Isochrone:
+def cluster(shared: Shared) -> Cluster:
+    """A cluster of 16 GPU nodes with an audit log and Isochrone, shared with other modules: leave it as you found it.
+
+    A module that needs another one has a fixture of this name that makes it with `cluster_factory`.
+    """
+    return shared.take().cluster
+
+
+@pytest.fixture(scope="module")
+def isochrone(cluster: Cluster, shared: Shared) -> Isochrone:
     """Isochrone on the module's cluster: every test that asks for it finds pods tagged and gangs planned."""
-    return install(cluster)
+    common = shared.of(cluster)
+    return install(cluster) if common is None else common
 
 
 @pytest.fixture

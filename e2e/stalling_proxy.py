@@ -225,7 +225,7 @@ async def _copy(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, mute
 
 @contextlib.contextmanager
 def between(isochrone: Isochrone) -> Iterator[StallingProxy]:
-    """Puts a proxy between the controller and the API server: the controller is started anew behind it."""
+    """Puts a proxy between the controller, started anew behind it, and the API server; at the end it is gone again."""
     cluster = isochrone.cluster
     proxy = StallingProxy(cluster)
     proxy.start()
@@ -238,6 +238,7 @@ def between(isochrone: Isochrone) -> Iterator[StallingProxy]:
     finally:
         kubeconfig.write_text(direct)
         proxy.close()
+        start_anew(isochrone)
 
 
 def start_anew(isochrone: Isochrone) -> None:

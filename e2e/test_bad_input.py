@@ -39,6 +39,7 @@ def small(isochrone: Isochrone, cluster: Cluster) -> Iterator[Isochrone]:
     start_anew(isochrone)
     yield isochrone
     del env["ISOCHRONE_MAX_BODY"]
+    start_anew(isochrone)
 
 
 def extender_connection(isochrone: Isochrone) -> http.client.HTTPConnection:

@@ -1,11 +1,12 @@
 """What is not ours costs nothing: bound at once, no call to the extender, no write by us, no look where none is due."""
 
 import re
+from collections.abc import Iterator
 
 import pytest
 
 from e2e.checks import all_within, bound_after, counted, live_pods, our_writes, seconds_until, stays, writes
-from e2e.conftest import NamespaceFactory
+from e2e.conftest import NamespaceFactory, empty
 from e2e.stack.cluster import Cluster
 from e2e.stack.isochrone import Isochrone
 from e2e.stack.processes import LIMIT_S
@@ -48,7 +49,7 @@ CROWDS: dict[str, list[Object]] = {
 
 
 @pytest.fixture(scope="module")
-def ours(isochrone: Isochrone, cluster: Cluster) -> str:
+def ours(isochrone: Isochrone, cluster: Cluster) -> Iterator[str]:
     """A namespace with a gang that is placed and one that waits: Isochrone has something to do."""
     namespace = cluster.create_namespace("ours")
     asked = calls(isochrone)
@@ -58,7 +59,8 @@ def ours(isochrone: Isochrone, cluster: Cluster) -> str:
     seconds_until(cluster, lambda: calls(isochrone) >= asked + 2, LIMIT_S, "what Volcano tells of the two pods")
     cluster.wait_for(lambda: len(live_pods(cluster, namespace)) == 4, LIMIT_S, "four pods of ours")
     all_within(cluster, namespace)
-    return namespace
+    yield namespace
+    empty(cluster, namespace)
 
 
 @pytest.mark.parametrize("crowd", CROWDS)

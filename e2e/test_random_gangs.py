@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from e2e.checks import OTHER_ZONE_US, SAME_LEAF_US, SAME_NODE_US, SAME_ZONE_US, reach_us
-from e2e.conftest import empty
+from e2e.conftest import ClusterFactory, empty
 from e2e.random_gangs import Seen, random_waves, run_waves
 from e2e.stack.cluster import Cluster
 from e2e.stack.isochrone import NAMESPACE as ISOCHRONE_NAMESPACE
@@ -19,6 +19,12 @@ pytestmark = pytest.mark.e2e
 SEED = 11
 GANGS = 20
 WAVES = random_waves(SEED, waves=4, gangs_a_wave=GANGS // 4)
+
+
+@pytest.fixture(scope="module")
+def cluster(cluster_factory: ClusterFactory) -> Cluster:
+    """One without Isochrone, at first."""
+    return cluster_factory(grid(16), audit=True)
 
 
 @pytest.fixture(scope="module")

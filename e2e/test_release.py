@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from e2e.checks import bound_after, bound_pods, live_pods, stays
-from e2e.conftest import NamespaceFactory
+from e2e.conftest import NamespaceFactory, Shared
 from e2e.stack.build import CHECKOUT
 from e2e.stack.cluster import Cluster
 from e2e.stack.isochrone import (
@@ -27,6 +28,13 @@ pytestmark = pytest.mark.e2e
 
 LOOK_S = 1.5
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
+
+
+@pytest.fixture(scope="module")
+def cluster(shared: Shared) -> Iterator[Cluster]:
+    """Isochrone is uninstalled here: nobody can use the shared cluster afterwards."""
+    yield shared.take().cluster
+    shared.spoilt()
 
 
 def command(*words: str, kubeconfig: Path) -> tuple[int, list[str]]:

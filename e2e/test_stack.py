@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from e2e.conftest import ClusterFactory
 from e2e.stack.build import CHECKOUT, Stack
 from e2e.stack.cluster import Cluster
 from e2e.stack.nodes import GPU, LEAF, ZONE, grid
@@ -17,6 +18,12 @@ from e2e.stack.processes import LIMIT_S, wait_until
 from e2e.stack.volcano_conf import scheduler_conf
 
 pytestmark = pytest.mark.e2e
+
+
+@pytest.fixture(scope="module")
+def cluster(cluster_factory: ClusterFactory) -> Cluster:
+    """One of the module's own, without Isochrone."""
+    return cluster_factory(grid(16), audit=True)
 
 
 def gpu_pod(name: str, group: str | None = None) -> dict[str, Any]:

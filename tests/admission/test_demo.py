@@ -22,6 +22,9 @@ from admission.demo.report import WIDTH, Report
 from admission.demo.services import NotReadyError, Services
 from topology.labels import GROUP_NAME
 
+# One run of the demo for the whole file, however many processes run the tests.
+pytestmark = pytest.mark.xdist_group("demo")
+
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 110
 POD = {"metadata": {"generateName": "p-", "namespace": "team"}, "spec": {"containers": [{"name": "c"}]}}
@@ -71,7 +74,7 @@ def test_a_stopped_demo_leaves_no_process_behind() -> None:
             children = Path(f"/proc/{demo.pid}/task/{demo.pid}/children")
             started = children.read_text().split() if children.exists() else []
             demo.terminate()
-            assert demo.wait(timeout=30) == 130
+            assert demo.wait(timeout=LIMIT_S) == 130
         finally:
             demo.kill()
     assert not any(Path(f"/proc/{pid}").exists() for pid in started)

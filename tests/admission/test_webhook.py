@@ -16,10 +16,12 @@ from admission.webhook import review
 from admission.webhook.server import MAX_BODY_BYTES
 from tests.admission.pods import raw_pod
 from tests.admission.running import LOOPBACK, OURS, Running, fresh, review_of, running, write
+from tests.topology.list_watch_server import LIMIT_S
 
 
 @pytest.fixture
-async def server(tmp_path: Path) -> AsyncIterator[Running]:
+async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
+    monkeypatch.setattr("admission.serving.HANDSHAKE_LIMIT_S", LIMIT_S)  # both ends are this process, which may be slow
     bundle = fresh()
     write(bundle, tmp_path)
     settings = load(WebhookSettings, listen=LOOPBACK, health_listen=LOOPBACK, cert_dir=str(tmp_path), drain="1ms")

@@ -28,8 +28,8 @@ Object = dict[str, Any]
 
 WEBHOOK_CONFIGURATION: Final = "zz-isochrone"
 SERVICE_NAME: Final = "isochrone-webhook.isochrone-system.svc"
-_CALL: Final = aiohttp.ClientTimeout(total=5.0)
-_FIRST_CALL_S: Final = 5.0
+_CALL: Final = aiohttp.ClientTimeout(total=30.0)
+_FIRST_CALL_S: Final = 30.0
 
 
 class PlayError(Exception):

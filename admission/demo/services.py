@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import socket
 import sys
@@ -20,10 +21,13 @@ import aiohttp
 
 from topology.clock import monotonic_s
 
-READY_LIMIT_S: Final = 30.0
+READY_LIMIT_S: Final = 60.0
 _POLL_S: Final = 0.05
 _STOP_LIMIT_S: Final = 5.0
 _TAIL_LINES: Final = 25
+_FIRST_PORT: Final = 15_000
+_PORTS: Final = 17_000
+_PORTS_TRIED: Final = 50
 _CODE: Final = str(Path(__file__).resolve().parents[2])
 
 
@@ -52,10 +56,12 @@ class Services:
     def __init__(self, folder: Path, kubeconfig: str) -> None:
         self._folder, self._kubeconfig = folder, kubeconfig
         self.running: list[Service] = []
+        self._last_port = _FIRST_PORT + os.getpid() * _PORTS_TRIED % _PORTS
 
     async def start(self, name: str, listen: str, more: Mapping[str, str] | None = None) -> Service:
         """Starts `isochrone NAME`; `listen` is the setting that says where it serves."""
-        port, health_port = _free_ports(2)
+        port, health_port = _free_ports(2, self._last_port)
+        self._last_port = health_port
         inherited = {k: v for k, v in os.environ.items() if not k.startswith(("ISOCHRONE_", "KUBE"))}
         ours = {
             listen: f"127.0.0.1:{port}",
@@ -113,13 +119,21 @@ async def _ready(http: aiohttp.ClientSession, port: int) -> bool:
         return False
 
 
-def _free_ports(count: int) -> list[int]:
-    """Ports that were free a moment ago; all held at once, so that they differ."""
-    held = [socket.socket() for _ in range(count)]
-    try:
-        for one in held:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in held]
-    finally:
-        for one in held:
-            one.close()
+def _free_ports(count: int, after: int) -> list[int]:
+    """Ports above `after` that are free now.
+
+    They lie below those that Linux gives to whoever wants any port, so nobody takes one before its service does; and
+    another demo begins its search elsewhere.
+    """
+    found: list[int] = []
+    for port in itertools.islice(itertools.count(after + 1), _PORTS_TRIED):
+        with socket.socket() as one:
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                one.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        found.append(port)
+        if len(found) == count:
+            return found
+    raise NotReadyError(f"no free port among {_PORTS_TRIED} from {after + 1}: end what listens there")

@@ -26,7 +26,7 @@ from topology.labels import GROUP_NAME
 pytestmark = pytest.mark.xdist_group("demo")
 
 ROOT = Path(__file__).resolve().parents[2]
-LIMIT_S = 110
+LIMIT_S = 250
 POD = {"metadata": {"generateName": "p-", "namespace": "team"}, "spec": {"containers": [{"name": "c"}]}}
 
 # --- as a newcomer runs it ---------------------------------------------------------------------

@@ -69,7 +69,7 @@ class ApiClient:
         try:
             try:
                 answer = _exchange(connection, method, path, payload, headers)
-            except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError):
+            except (http.client.RemoteDisconnected, ConnectionResetError, BrokenPipeError, ssl.SSLEOFError):
                 # A kept connection that the server closed meanwhile says nothing about this request: once more.
                 if not used_before:
                     raise

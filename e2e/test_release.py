@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from e2e.checks import bound_after, bound_pods, live_pods, stays
+from e2e.checks import bound_after, bound_pods, live_pods, seen, stays
 from e2e.conftest import NamespaceFactory, Shared
 from e2e.stack.build import CHECKOUT
 from e2e.stack.cluster import Cluster
@@ -22,11 +22,12 @@ from e2e.stack.isochrone import (
 )
 from e2e.stack.processes import LIMIT_S
 from e2e.stack.volcano_conf import scheduler_conf
-from e2e.workloads import pair, phased
+from e2e.workloads import GANG, PHASE, pair, phased, pod
 
 pytestmark = pytest.mark.e2e
 
 LOOK_S = 1.5
+THEIRS = "other.example/gate"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
 
@@ -104,25 +105,36 @@ def test_uninstalling_lets_everyone_go(isochrone: Isochrone, cluster: Cluster, n
     namespaces = [new_namespace("one"), new_namespace("two")]
     for each in namespaces:
         hold(cluster, each)
+    # Somebody else's gate is not ours to open, whether or not there is one of ours beside it.
+    for name, labels in (("both", {PHASE: "decode", GANG: "gated"}), ("theirs", {})):
+        gated = pod(name, gpus=1, labels=labels)
+        gated["spec"]["schedulingGates"] = [{"name": THEIRS}]
+        cluster.create(gated, namespaces[0])
     (job,) = [item for item in render(cluster) if item["kind"] == "Job"]
     assert job["metadata"]["annotations"]["helm.sh/hook"] == "pre-delete"
     spec = job["spec"]["template"]["spec"]
     account = spec["serviceAccountName"]
     token = cluster.service_account_token(NAMESPACE, account)
     # The hook runs while both services run: the controller must not hold back or undo what it does.
-    code, lines = command(*spec["containers"][0]["args"], kubeconfig=cluster.write_kubeconfig(account, token))
+    kubeconfig, arguments = cluster.write_kubeconfig(account, token), spec["containers"][0]["args"]
+    code, lines = command(*arguments, kubeconfig=kubeconfig)
     assert code == 0
     assert lines[0] == f"webhook configuration {WEBHOOK_CONFIGURATION} removed"
-    assert lines[-1] == "released 4 pods, 0 failed"
+    assert f"{namespaces[0]}/both released by us, still held by {THEIRS}" in lines
+    assert lines[-1] == "released 5 pods, 0 failed"
     mine = [
         (event["verb"], event["objectRef"]["resource"])
         for event in cluster.audit_events()
         if event["user"]["username"] == f"system:serviceaccount:{NAMESPACE}:{account}"
     ]
     assert mine[0] == ("delete", "mutatingwebhookconfigurations")
-    assert mine.count(("patch", "pods")) == 4
-    assert mine.count(("create", "podgroups")) == 2
+    assert mine.count(("patch", "pods")) == 5
+    assert mine.count(("create", "podgroups")) == 3
     assert cluster.get(f"{CONFIGURATIONS}/{WEBHOOK_CONFIGURATION}") is None
+    for name in ("both", "theirs"):
+        assert seen(cluster.api("GET", f"/api/v1/namespaces/{namespaces[0]}/pods/{name}")).gates == (THEIRS,)
+    gone = [f"webhook configuration {WEBHOOK_CONFIGURATION} was gone already", "released 0 pods, 0 failed"]
+    assert command(*arguments, kubeconfig=kubeconfig) == (0, gone)
     cluster.stop(CONTROLLER)
     cluster.stop(WEBHOOK)
     cluster.set_scheduler_conf(scheduler_conf())

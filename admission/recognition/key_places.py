@@ -7,7 +7,7 @@ owner instead of its pod template. None of these is ever refused, and what is ta
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
@@ -91,6 +91,22 @@ def on_owner(owner: Mapping[str, Any], template: Mapping[str, Any]) -> Iterator[
                 f"{where[:-1] if one else where} {', '.join(lost)} {'stands' if one else 'stand'} on the {kind}, not on"
                 f" its pod template ({at}.metadata.{where}): pods do not get {'it' if one else 'them'}"
             )
+
+
+def on_described(owner: Mapping[str, Any]) -> list[str]:
+    """The same for an object as it is applied, by every template in it; bounded, and nothing for other kinds."""
+    path = _TEMPLATE_AT.get(str(owner.get("kind", "")), "").split(" ")[0].split(".")
+    parent = _at(owner, path[:-1])
+    names = ("leaderTemplate", "workerTemplate") if path[-1] == "leaderTemplate" else path[-1:]
+    found = (text for name in names if isinstance(parent.get(name), dict) for text in on_owner(owner, parent[name]))
+    return list(islice(dict.fromkeys(found), _MAX_TOLD))
+
+
+def _at(raw: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
+    for key in path:
+        inner = raw.get(key)
+        raw = inner if isinstance(inner, dict) else {}
+    return raw
 
 
 def _of(raw: Mapping[str, Any], where: str) -> Mapping[str, Any]:

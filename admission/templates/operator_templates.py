@@ -57,12 +57,15 @@ def _slice(name: str, role: str) -> dict[str, str]:
 
 
 def model_serving(document: Raw, namespace: str) -> Iterator[PodTemplate]:
-    """volcano-sh/kthena pkg/model-serving-controller: one PodGroup a serving group if Volcano schedules it."""
+    """volcano-sh/kthena pkg/model-serving-controller: one PodGroup a serving group, if it has a gang or topology policy
+    and Volcano schedules it (podgroupmanager/manager.go, shouldCreatePodGroup; Volcano is the default of the CRD)."""
     name, spec = _name(document), mapping(document.get("spec"))
     scheduler, group = str(spec.get("schedulerName") or VOLCANO_SCHEDULER), f"{name}-0"
     groups = count(spec.get("replicas"))
     notes = (f"{groups} serving groups: each is a gang of its own; the first is shown",) if groups > 1 else ()
-    for role in sequence(mapping(spec.get("template")).get("roles")):
+    inner = mapping(spec.get("template"))
+    grouped = scheduler == VOLCANO_SCHEDULER and bool({"gangPolicy", "networkTopology"} & inner.keys())
+    for role in sequence(inner.get("roles")):
         word = str(role.get("name", ""))
         role_id = f"{word}-0"
         labels = {"name": name, "group-name": group, "role": word, "role-id": role_id}
@@ -74,7 +77,7 @@ def model_serving(document: Raw, namespace: str) -> Iterator[PodTemplate]:
             own = {f"modelserving.volcano.sh/{key}": value for key, value in labels.items()}
             if part == "entry":
                 own["modelserving.volcano.sh/entry"] = "true"
-            carrier = {GROUP_NAME: group, TASK_SPEC: word} if scheduler == VOLCANO_SCHEDULER else {}
+            carrier = {GROUP_NAME: group, TASK_SPEC: role_id} if grouped else {}
             with_ = Filled(own, carrier, name=f"{group}-{role_id}-{int(part == 'worker')}", scheduler=scheduler)
             shown = f"{word}/{part}"
             raw = filled(template, with_)
@@ -126,7 +129,8 @@ def model_booster(document: Raw, namespace: str) -> Iterator[PodTemplate]:
             engine["args"] = ["--model", str(backend.get("modelURI", ""))]
             template = {"spec": {"containers": [engine]}}
             roles.append({"name": kind, "replicas": worker.get("replicas"), "entryTemplate": template})
-        made = {"kind": document.get("kind"), "metadata": {"name": serving}, "spec": {"template": {"roles": roles}}}
+        inner = {"gangPolicy": {}, "roles": roles}  # its own has a minimum of one for each role
+        made = {"kind": document.get("kind"), "metadata": {"name": serving}, "spec": {"template": inner}}
         for each in model_serving(made, namespace):
             shown = f"{backend.get('name', '')}/{each.template.partition('/')[0]}"
             note = ("read as the ModelServing that its operator makes",)

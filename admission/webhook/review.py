@@ -8,12 +8,14 @@ allowed with a warning, because an inference pod must never be lost to our readi
 from __future__ import annotations
 
 import base64
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
+from admission.recognition.key_places import on_described
 from admission.recognition.signals import BUILT_IN, Rules
 from admission.webhook import json_patch
 from admission.webhook.nonsense import Owner, above_size, nonsense
@@ -55,6 +57,12 @@ class Request(msgspec.Struct, frozen=True, rename="camel"):
         """A Deployment or StatefulSet, whose template is judged before it makes pods."""
         owners = self.resource.group == "apps" and self.resource.resource in ("deployments", "statefulsets")
         return owners and self.operation == "CREATE" and not self.sub_resource
+
+    @property
+    def applies_object(self) -> bool:
+        """Something else than a pod is created or changed; which kinds are sent here the configuration decides."""
+        pods = self.resource.group == "" and self.resource.resource == "pods"
+        return self.operation in ("CREATE", "UPDATE") and not self.sub_resource and not pods
 
     @property
     def creates_pod(self) -> bool:
@@ -100,6 +108,7 @@ class Reply:
 _REVIEW = msgspec.json.Decoder(_Review)
 _POD = msgspec.json.Decoder(Pod)
 _OWNER = msgspec.json.Decoder(Owner)
+_OBJECT: Final[msgspec.json.Decoder[dict[str, Any]]] = msgspec.json.Decoder(dict[str, Any])
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -135,20 +144,24 @@ def answer(request: Request, entry: Entry, rules: Rules = BUILT_IN) -> Reply:
 
 
 def judged(request: Request) -> Reply:
-    """The validating part: refuses an owner whose template nobody could mean, and says what it can never fulfil."""
+    """The validating part: refuses an owner whose template nobody could mean, and says what it can never fulfil.
+
+    Of any object it says which keys of ours stand on it and not on its pod template; that is never refused.
+    """
     try:
+        lost = on_described(_OBJECT.decode(request.object)) if request.applies_object else []
         if request.creates_owner:
             owner = _OWNER.decode(request.object)
             pod, replicas = owner.template, 1 if owner.spec.replicas is None else owner.spec.replicas
             # Another owner may bring the rest, and none at all is a way to wait: said, not refused.
-            return _verdict(request.uid, nonsense(pod), tuple(above_size(pod, replicas)) if replicas else ())
+            return _verdict(request.uid, nonsense(pod), tuple(above_size(pod, replicas)) if replicas else (), lost)
+        return _verdict(request.uid, (), (), lost)
     except (msgspec.DecodeError, RecursionError) as error:
         return untouched(request.uid, f"Isochrone cannot read this object: {error}"[:240], Result.FAILED)
-    return untouched(request.uid)
 
 
-def _verdict(uid: str, wrong: tuple[BadInput, ...], unwise: tuple[BadInput, ...]) -> Reply:
-    warnings = tuple(sentence(each)[:240] for each in unwise)
+def _verdict(uid: str, wrong: Sequence[BadInput], unwise: Sequence[BadInput], lost: Sequence[str]) -> Reply:
+    warnings = tuple(text[:240] for text in (*map(sentence, unwise), *lost))
     if not wrong:
         return Reply(_encode(_Response(uid, True, warnings=warnings)), Result.UNTOUCHED)
     refused = _Response(uid, False, status=_Status(" ".join(map(sentence, wrong)), 400), warnings=warnings)

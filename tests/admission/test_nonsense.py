@@ -116,3 +116,56 @@ def test_owners_hear_of_their_templates() -> None:
     assert owner(2, minimum) == {"uid": "u", "allowed": True, "warnings": [told]}
     assert "at most 1," in owner(None, minimum)["warnings"][0]
     assert not owner(1, {}, phase="both")["allowed"]
+
+
+LOST = "stands on the Deployment, not on its pod template (spec.template.metadata.labels): pods do not get it"
+
+
+@pytest.mark.parametrize("operation", ["CREATE", "UPDATE"])
+def test_who_applies_an_owner_hears_of_keys_that_no_pod_gets(operation: str) -> None:
+    def deployment(own: dict[str, str], pods: dict[str, str]) -> dict[str, Any]:
+        content = {"kind": "Deployment", "metadata": {"labels": own}, "spec": {"template": raw_pod(pods)}}
+        return judged("deployments", content, operation, group="apps")
+
+    assert deployment(OURS, OURS) == deployment({}, OURS) == deployment({}, {}) == {"uid": "u", "allowed": True}
+    gang = {"isochrone.dev/gang": "chat"}
+    assert deployment(gang, {}) == {"uid": "u", "allowed": True, "warnings": [f"label isochrone.dev/gang {LOST}"]}
+    # What nobody could mean is on no pod either: said, not refused.
+    assert deployment({"isochrone.dev/phase": "decod"}, {})["allowed"]
+
+
+def test_an_lws_is_told_once_for_both_of_its_templates() -> None:
+    def lws(**templates: Any) -> list[str]:
+        content = {"kind": "LeaderWorkerSet", "metadata": {"annotations": {"isochrone.dev/reach": "1ms"}}}
+        spec = {"spec": {"leaderWorkerTemplate": templates}}
+        warnings = judged("leaderworkersets", content | spec, group="leaderworkerset.x-k8s.io").get("warnings", [])
+        assert isinstance(warnings, list)
+        return warnings
+
+    there = {"metadata": {"annotations": {"isochrone.dev/reach": "1ms"}}}
+    assert lws(leaderTemplate=there, workerTemplate=there) == lws(workerTemplate=there) == []
+    assert len(lws(leaderTemplate=there, workerTemplate={})) == len(lws(leaderTemplate={}, workerTemplate={})) == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        {},
+        {"kind": "Deployment"},
+        {"kind": "Deployment", "metadata": [], "spec": {"template": 7}},
+        {"kind": "CronJob", "metadata": {"labels": OURS}, "spec": {"jobTemplate": {"spec": None}}},
+        {"kind": ["Deployment"], "spec": "x"},
+        {"kind": "Widget", "metadata": {"labels": OURS}},
+    ],
+)
+def test_an_object_of_any_form_is_let_through(content: Any) -> None:
+    assert judged("widgets", content, group="acme.example") == {"uid": "u", "allowed": True}
+
+
+def test_many_lost_keys_are_told_within_bounds() -> None:
+    notes = {"isochrone.dev/gpu-memory": "1Gi", "isochrone.dev/reach": "1ms"}
+    metadata = {"labels": OURS, "annotations": notes | {f"k{i}": "x" * 1000 for i in range(200)}}
+    content = {"kind": "StatefulSet", "metadata": metadata, "spec": {"template": {}}}
+    warnings = judged("statefulsets", content, group="apps")["warnings"]
+    assert len(warnings) == 2
+    assert all(len(text) <= 240 for text in warnings)

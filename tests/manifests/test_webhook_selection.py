@@ -189,6 +189,34 @@ def test_only_owners_of_labelled_templates_are_judged(plane: ControlPlane) -> No
         assert Recorder.judged.get(name, []) == ([] if labels is other else ["/validate"])
 
 
+def test_owners_with_keys_that_no_pod_gets_are_shown(plane: ControlPlane) -> None:
+    """Once each, changed or new; those without such keys, and those whose template is labelled, are not shown again."""
+
+    def owner(kind: str, labels: dict[str, str], annotations: dict[str, str], pods: dict[str, str]) -> dict[str, Any]:
+        name = f"owner-{next(_numbers)}"
+        template = {
+            "metadata": {"labels": {"app": name, **pods}},
+            "spec": {"containers": [{"name": "e", "image": "e"}], "nodeSelector": {"no": "node"}},
+        }
+        spec: dict[str, Any] = {"selector": {"matchLabels": {"app": name}}, "template": template}
+        metadata = {"name": name, "labels": labels, "annotations": annotations}
+        return {"apiVersion": "apps/v1", "kind": kind, "metadata": metadata, "spec": spec}
+
+    def shown(content: dict[str, Any]) -> int:
+        plane.kubectl("create", "-n", "on", "-f", "-", input=json.dumps(content))
+        return len(Recorder.judged.get(content["metadata"]["name"], []))
+
+    assert shown(owner("Deployment", {GANG: "chat"}, {}, {})) == 1
+    assert shown(owner("DaemonSet", {}, {REACH: "2ms"}, {})) == 1
+    assert shown(owner("Deployment", {GANG: "chat"}, {}, {GANG: "chat"})) == 1, "by one webhook of the two"
+    assert shown(owner("StatefulSet", {"team": "x"}, {"team": "x"}, {})) == 0
+    changed = owner("Deployment", {}, {}, {})
+    assert shown(changed) == 0
+    name = changed["metadata"]["name"]
+    plane.kubectl("annotate", "deployment", name, "-n", "on", f"{REACH}=2ms")
+    assert len(Recorder.judged[name]) == 1
+
+
 def test_what_isochrone_wrote_cannot_be_changed_by_others(plane: ControlPlane) -> None:
     sent(plane, "on", {PHASE: "decode"}, annotations={DECISION: "a1b2", "team": "x"})
     pod = f"pod-{next(_numbers) - 1}"

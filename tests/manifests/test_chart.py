@@ -228,11 +228,14 @@ def test_in_enabled_namespaces_only_gpu_pods_come() -> None:
 
 def test_the_validating_part_is_shown_owners_alone_and_is_no_condition_for_anything() -> None:
     (configuration,) = of_kind("ValidatingWebhookConfiguration", installed())
-    (hook,) = configuration["webhooks"]
-    assert hook["name"] == "owner.isochrone.dev"
-    assert (hook["failurePolicy"], hook["sideEffects"], hook["timeoutSeconds"]) == ("Ignore", "None", 3)
-    assert hook["clientConfig"]["service"]["path"] == "/validate"
-    (rule,) = hook["rules"]
+    owner, misplaced = configuration["webhooks"]
+    assert [owner["name"], misplaced["name"]] == ["owner.isochrone.dev", "misplaced.isochrone.dev"]
+    for hook in (owner, misplaced):
+        assert (hook["failurePolicy"], hook["sideEffects"], hook["timeoutSeconds"]) == ("Ignore", "None", 3)
+        assert hook["clientConfig"]["service"]["path"] == "/validate"
+        assert hook["matchConditions"], "without a condition every owner of the cluster would be sent"
+        assert not any("pods" in rule["resources"] for rule in hook["rules"])
+    (rule,) = owner["rules"]
     assert (rule["operations"], rule["resources"]) == (["CREATE"], ["deployments", "statefulsets"])
 
 

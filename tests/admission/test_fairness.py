@@ -187,7 +187,7 @@ async def test_a_gang_of_higher_priority_goes_where_inferiors_may_leave(
             await until(lambda: "isochrone-vip" in groups(cluster))
             assert released(cluster).keys() >= {"p-vip", "d-vip"}
             assert nominations(cluster) == {}
-            assert reasons(cluster, "p-vip") == ["InsufficientGPU"]
+            await until(lambda: reasons(cluster, "p-vip") == ["InsufficientGPU"])
             assert "if pods of a priority below 10 leave" in events(cluster, "p-vip")[0][1]
             affinity = cluster.pod(NAMESPACE, "p-vip")["spec"]["affinity"]["nodeAffinity"]
             assert "requiredDuringSchedulingIgnoredDuringExecution" in affinity

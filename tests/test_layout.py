@@ -91,3 +91,25 @@ def test_a_file_holds_one_idea(path: Path) -> None:
 def test_every_edge_is_in_a_room_and_says_so_once() -> None:
     assert EDGES
     assert all(edge.split(".")[0] in ROOMS and "*" not in edge for edge in EDGES)
+
+
+LIMIT_AT = {"until": 1, "wait_until": 1, "wait_for": 1, "seconds_until": 2, "bound_after": 3, "drain": 0, "timeout": 0}
+"""Functions that wait, and which of their arguments is the limit in seconds."""
+PATIENT_S = 60
+
+
+def test_no_test_waits_so_short_that_a_busy_machine_fails_it() -> None:
+    """A limit is for what never comes. One below a second is a look at what may come, and not meant."""
+    short = []
+    for path in (*_sources("tests"), *(ROOT / "e2e").glob("*.py"), *(ROOT / "e2e" / "stack").glob("*.py")):
+        for call in ast.walk(ast.parse(path.read_text())):
+            name = getattr(call.func, "id", getattr(call.func, "attr", "")) if isinstance(call, ast.Call) else ""
+            if name not in LIMIT_AT or not isinstance(call, ast.Call):
+                continue
+            given = call.args[LIMIT_AT[name] :][:1] + [
+                w.value for w in call.keywords if w.arg in ("limit_s", "timeout")
+            ]
+            numbers = [each.value for each in given if isinstance(each, ast.Constant)]
+            if any(isinstance(number, int | float) and 1 <= number < PATIENT_S for number in numbers):
+                short.append(f"{path.relative_to(ROOT)}:{call.lineno}")
+    assert short == [], "use LIMIT_S"

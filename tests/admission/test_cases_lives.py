@@ -80,7 +80,7 @@ async def test_c053_c059_an_empty_pod_group_of_ours_goes_and_a_used_one_stays(
             await until(lambda: controller.retirement.retired == 0 and len(released(cluster)) == 2)
             assert groups(cluster)["isochrone-chat"]["metadata"]["uid"] == uid
         else:
-            await until(lambda: "isochrone-chat" not in groups(cluster), 12)
+            await until(lambda: "isochrone-chat" not in groups(cluster))
             await until(lambda: controller.retirement.retired == 1)  # counted once the answer is here
         assert "isochrone-users-own" in groups(cluster)
 
@@ -130,7 +130,7 @@ async def test_c058_pods_without_their_group_are_repaired_after_a_restart(cluste
     cluster.delete("podgroups", NAMESPACE, "isochrone-chat")
     (tmp_path / "second").mkdir()
     async with controlling(cluster, tmp_path / "second"):
-        await until(lambda: "isochrone-chat" in groups(cluster), 3)
+        await until(lambda: "isochrone-chat" in groups(cluster))
 
 
 async def test_c064_a_gang_that_lost_room_says_so_and_joins_when_it_is_back(

@@ -105,7 +105,7 @@ async def test_two_gangs_do_not_count_on_the_same_victims(cluster: FileCluster, 
         assert gated(cluster) == {"p-vip2", "d-vip2"}
         for name in ("p-vip1", "d-vip1"):
             cluster.delete("pods", NAMESPACE, name)  # it does not want them any more: they are the other's
-        await until(lambda: "isochrone-vip2" in groups(cluster), 8)
+        await until(lambda: "isochrone-vip2" in groups(cluster))
 
 
 @pytest.mark.parametrize("restart", [False, True])
@@ -140,7 +140,7 @@ async def test_room_that_nobody_makes_is_everybodys_again_in_time(cluster: FileC
             cluster.delete("pods", NAMESPACE, name)
         create(cluster, *pair("small"))
         await until(lambda: reasons(cluster, "p-small") == ["InsufficientGPU"])
-        await until(lambda: "isochrone-small" in groups(cluster), 8)
+        await until(lambda: "isochrone-small" in groups(cluster))
         assert released(cluster)["p-vip1"] == ""
         assert {"p-small", "d-small"} <= released(cluster).keys()
 

@@ -175,6 +175,12 @@ class ControllerSettings(IsochroneSettings):
     publish_node_labels: YesNo = False  # and labels of our own on nodes
     hub_listen: OptionalListen = None  # where node agents report; "" is nowhere
     hub_tls_dir: str = ""  # tls.crt, tls.key, and ca.crt that signed the agents' certificates
+    enrol_listen: OptionalListen = None  # where node agents get certificates; "" is nowhere: they bring their own
+    namespace: KubeName = "isochrone-system"  # of agents, and of what the hub keeps
+    hub_service: KubeName = "isochrone-controller"  # the name in the hub's certificate, where agents get theirs here
+    hub_secret: KubeName = "isochrone-hub-cert"  # noqa: S105  # the Secret's name
+    hub_ca_config_map: KubeName = "isochrone-hub-ca"  # tells agents whom to believe
+    agent_account: KubeName = "isochrone-agent"  # the service account that agents run as
     probe_every: WaitS = 300.0  # how old the measurements of a pair of domains may become; "off" orders no probes
     probe_size: SizeBytes = 64 * 2**10  # the page that probes send
     facts_stale: AgeS = 45.0  # facts of an agent silent for longer are marked as old

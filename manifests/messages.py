@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-PROTOS = ("topology/facts/agent.proto", "topology/agent/podresources.proto")
+PROTOS = ("topology/facts/agent.proto", "topology/facts/enrolment.proto", "topology/agent/podresources.proto")
 
 
 def generate(folder: Path) -> list[Path]:

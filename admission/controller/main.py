@@ -10,12 +10,13 @@ import contextlib
 import gc
 import importlib.metadata
 import logging
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
 from admission.controller.agent_ages import AgentAges
 from admission.controller.facts_page import add_facts_page
+from admission.controller.hub_serving import serving_hub
 from admission.controller.measured_watch import MeasuredWatch
 from admission.controller.metrics import ControllerMetrics
 from admission.controller.probe_orders import ProbeOrders
@@ -40,7 +41,6 @@ from scheduler.extender import build_app
 from scheduler.extender import listening as extender_listening
 from scheduler.metrics import ExtenderMetrics
 from scheduler.policy import Policy
-from topology.bad_input import BadInput
 from topology.clock import monotonic_s, wall_time_s
 from topology.cluster_state import ClusterState
 from topology.facts.age import AgeLimits
@@ -73,6 +73,7 @@ class Listening:
     extender: HostPort
     health: HostPort
     hub: HostPort | None
+    enrolment: HostPort | None
 
 
 class Controller:
@@ -313,29 +314,6 @@ def _pairs(changes: Sequence[Change[T]]) -> list[tuple[T | None, T | None]]:
     return [(change.old, change.new) for change in changes]
 
 
-@contextlib.asynccontextmanager
-async def _hub(controller: Controller, settings: ControllerSettings, where: HostPort) -> AsyncIterator[HostPort]:
-    """The server for node agents; gRPC is imported only where it is used (12 MB)."""
-    from topology.facts import hub
-
-    if not settings.hub_tls_dir and not settings.hub_plaintext:
-        allowed = (
-            "it must hold tls.crt, tls.key and ca.crt for ISOCHRONE_HUB_LISTEN, or set ISOCHRONE_HUB_PLAINTEXT=true"
-        )
-        raise BadInput("ISOCHRONE_HUB_TLS_DIR", "", allowed)
-    served = hub.Hub(controller.agents, bound=bool(settings.hub_tls_dir))
-    probes = ProbeOrders(
-        served, controller.agents, controller.state, every_s=settings.probe_every, size_bytes=settings.probe_size
-    )
-    controller.probes = probes
-    controller.metrics.follow_hub(controller.agents, served)
-    async with hub.listening(served, where.host, where.port, settings.hub_tls_dir) as port:
-        bound = HostPort(where.host, port)
-        log.info("agents report to %s", bound)
-        async with background(probes.run()), background(controller.ages.run()):
-            yield bound
-
-
 async def serve(
     settings: ControllerSettings, ready: Callable[[Listening], None] | None = None, *, stop: asyncio.Event | None = None
 ) -> None:
@@ -366,12 +344,14 @@ async def serve(
         where = settings.extender_listen
         asked = HostPort(*await stack.enter_async_context(extender_listening(extender, where.host, where.port)))
         log.info("answering Volcano on %s, probes and metrics on %s", asked, probed)
-        hub = None
+        hub = enrolment = None
         if settings.hub_listen is not None:
-            hub = await stack.enter_async_context(_hub(controller, settings, settings.hub_listen))
+            hub, enrolment = await stack.enter_async_context(
+                serving_hub(controller, api, settings, settings.hub_listen)
+            )
         running = await stack.enter_async_context(background(controller.run()))
         if ready:
-            ready(Listening(asked, probed, hub))
+            ready(Listening(asked, probed, hub, enrolment))
         running.add_done_callback(lambda _: stop.set())
         await stop.wait()
         if running.done():

@@ -16,6 +16,7 @@ from topology.clock import monotonic_s
 from topology.facts.age import FactPart
 
 if TYPE_CHECKING:
+    from admission.controller.enrolment import Enrolment
     from admission.controller.main import Controller
     from topology.facts.hub import Hub
     from topology.facts.hub_state import HubState
@@ -30,6 +31,7 @@ class ControllerMetrics(Collector):
         build.labels(version).set(1)
         self._controller: Controller | None = None
         self._hub: tuple[HubState, Hub] | None = None
+        self._enrolment: Enrolment | None = None
 
     def follow(self, controller: Controller) -> None:
         """Read this controller from now on."""
@@ -39,6 +41,10 @@ class ControllerMetrics(Collector):
     def follow_hub(self, agents: HubState, served: Hub) -> None:
         """Tell of node agents too."""
         self._hub = agents, served
+
+    def follow_enrolment(self, enrolment: Enrolment) -> None:
+        """Tell of certificates too."""
+        self._enrolment = enrolment
 
     def describe(self) -> list[Metric]:
         """Nothing to announce before the first scrape."""
@@ -84,6 +90,11 @@ class ControllerMetrics(Collector):
         yield watches
         if self._hub is not None:
             yield from _of_hub(*self._hub)
+        if self._enrolment is not None:
+            asked = CounterMetricFamily("isochrone_enrolments", "Asks for certificates by result.", labels=["result"])
+            for result, count in sorted(self._enrolment.answers.items()):
+                asked.add_metric([result], count)
+            yield asked
 
 
 def _of_hub(agents: HubState, served: Hub) -> Iterator[Metric]:

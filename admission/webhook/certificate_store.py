@@ -1,33 +1,27 @@
 """EDGE. Where the webhook's certificate comes from: a folder that somebody else fills, or a Secret that we keep.
 
-Decides who makes, replaces and announces the certificate. Replicas agree through the Secret alone: the first to
-create it wins, the others read it. It must never know what a certificate consists of, nor what is served.
+Decides who announces the certificate, and where. It must never know what a certificate consists of, nor what is served.
 """
 
 from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
-import datetime
 import logging
 import ssl
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 from urllib.parse import quote
 
 import msgspec
 
-from admission.webhook.certificates import Bundle, ServingCertificate, issue, why_replace
-from topology import clock
+from admission.certificates.secret import CertificateSecret
+from admission.webhook.serving_certificate import ServingCertificate
 from topology.bad_input import BadInput
 from topology.kube.errors import ApiError, ApiFailure
 
 log = logging.getLogger(__name__)
-
-_TRIES: Final = 5  # other replicas renew and apply at the same moment
-_KEYS: Final = {"certificate": "tls.crt", "key": "tls.key", "ca": "ca.crt", "ca_key": "ca.key"}
 
 
 class Api(Protocol):
@@ -82,10 +76,7 @@ class Secret:
     every_s = 60.0
 
     def __init__(self, api: Api, namespace: str, secret: str, configuration: str, names: Sequence[str]) -> None:
-        self._api, self._names = api, tuple(names)
-        self._collection = f"/api/v1/namespaces/{quote(namespace, safe='')}/secrets"
-        self._namespace, self._secret = namespace, secret
-        self._path = f"{self._collection}/{quote(secret, safe='')}"
+        self._api, self._kept = api, CertificateSecret(api, namespace, secret, names, "webhook")
         kinds = "/apis/admissionregistration.k8s.io/v1"
         self._configuration = f"{kinds}/mutatingwebhookconfigurations/{quote(configuration, safe='')}"
         self._validating = f"{kinds}/validatingwebhookconfigurations/{quote(configuration, safe='')}"
@@ -96,7 +87,7 @@ class Secret:
         Announced first: a leaf of a new authority that the API server does not know yet would be of no use. When
         there is nothing to serve yet, it is taken into use even if it could not be announced.
         """
-        bundle = await self._current()
+        bundle = await self._kept.current()
         try:
             await self._announce(bundle.ca, self._configuration)
             await self._announce_validating(bundle.ca)
@@ -105,54 +96,7 @@ class Secret:
                 serving.load(bundle.certificate, bundle.key)
             raise
         if serving.load(bundle.certificate, bundle.key):
-            log.info("certificate read from Secret %s/%s", self._namespace, self._secret)
-
-    async def _current(self) -> Bundle:
-        for _ in range(_TRIES):
-            found = await self._read()
-            previous = _bundle(found) if found else None
-            now = datetime.datetime.fromtimestamp(clock.wall_time_s(), datetime.UTC)
-            reason = why_replace(previous, self._names, now) if previous else "there is none"
-            if previous and not reason:
-                return previous
-            made = issue(self._names, now, previous)
-            if await self._write(made, found):
-                log.info("certificate made, because of the old one: %s", reason)
-                return made
-        raise ApiError(409, "Conflict", f"Secret {self._secret} is changed by somebody else all the time")
-
-    async def _read(self) -> dict[str, Any] | None:
-        try:
-            found = msgspec.json.decode(await self._api.get(self._path))
-        except ApiError as error:
-            if error.not_found:
-                return None
-            raise
-        return found if isinstance(found, dict) else None
-
-    async def _write(self, bundle: Bundle, found: Mapping[str, Any] | None) -> bool:
-        """False if somebody else was faster: then theirs counts."""
-        data = {key: base64.b64encode(getattr(bundle, field)).decode() for field, key in _KEYS.items()}
-        try:
-            if found is None:
-                labels = {"app.kubernetes.io/name": "isochrone", "app.kubernetes.io/component": "webhook"}
-                meta = {"name": self._secret, "namespace": self._namespace, "labels": labels}
-                wanted = {
-                    "apiVersion": "v1",
-                    "kind": "Secret",
-                    "metadata": meta,
-                    "type": "kubernetes.io/tls",
-                    "data": data,
-                }
-                await self._api.create(self._collection, wanted)
-            else:  # the resourceVersion in it makes this fail if it changed meanwhile
-                body = {**found, "data": {**(found.get("data") or {}), **data}}
-                await self._api.request("PUT", self._path, body=msgspec.json.encode(body))
-        except ApiError as error:
-            if error.status == 409 or (error.not_found and found is not None):
-                return False
-            raise
-        return True
+            log.info("certificate read from Secret %s", self._kept)
 
     async def _announce_validating(self, ca: bytes) -> None:
         """The validating part may be left out of an installation, or not be ours to change: tagging goes on."""
@@ -211,12 +155,3 @@ async def keep(
         if serving.ready:
             loaded.set()
         await asyncio.sleep(pause_s)
-
-
-def _bundle(found: Mapping[str, Any]) -> Bundle | None:
-    data = found.get("data")
-    try:
-        parts = {field: base64.b64decode(data[key], validate=True) for field, key in _KEYS.items()} if data else None
-    except (KeyError, TypeError, binascii.Error):
-        return None
-    return Bundle(**parts) if parts else None

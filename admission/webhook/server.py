@@ -17,12 +17,13 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
+from admission.certificates.authority import service_names
 from admission.recognition.rule_watch import RulesInUse
 from admission.serving import background, health_app, listening, stopped_by_signals
 from admission.settings import HostPort, WebhookSettings
 from admission.webhook import certificate_store, review
-from admission.webhook.certificates import ServingCertificate, service_names
 from admission.webhook.review import Reply, Result
+from admission.webhook.serving_certificate import ServingCertificate
 from admission.webhook.tagging import Entry
 from topology import clock
 from topology.bad_input import BadInput

@@ -25,7 +25,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-from admission.webhook.certificates import issue
+from admission.certificates.authority import issue
 from e2e.bench.cpu import Meter
 from e2e.bench.report import Figure, Goal, matrix
 from e2e.bench.reviews import reviews

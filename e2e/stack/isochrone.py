@@ -19,6 +19,7 @@ import yaml
 
 from e2e.stack.build import CHECKOUT
 from e2e.stack.cluster import Cluster
+from e2e.stack.control_plane import ControlPlane
 from e2e.stack.processes import LIMIT_S
 from e2e.stack.volcano_conf import scheduler_conf, with_extender_stanza
 
@@ -111,7 +112,7 @@ class Isochrone:
         self.cluster.wait_for(has_bundle, LIMIT_S, "the webhook's certificate authority is in its configuration")
 
 
-def render(cluster: Cluster, settings: Sequence[str] = ()) -> list[dict[str, Any]]:
+def render(cluster: ControlPlane, settings: Sequence[str] = ()) -> list[dict[str, Any]]:
     """The chart's objects; `settings` are `name=value` pairs for helm's --set."""
     argv = [str(cluster.bin("helm")), "template", RELEASE, str(CHART), "--namespace", NAMESPACE]
     # Without a cluster helm knows few kinds; this API server has the policy.

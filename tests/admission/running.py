@@ -15,8 +15,8 @@ from typing import Any
 import aiohttp
 import msgspec
 
+from admission.certificates.authority import Bundle, issue
 from admission.settings import HostPort, WebhookSettings
-from admission.webhook.certificates import Bundle, issue
 from admission.webhook.server import Listening, serve
 from tests.topology.list_watch_server import LIMIT_S
 from topology import clock

@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 from cryptography import x509
 
+from admission.certificates.authority import Bundle, issue, service_names, why_replace
 from admission.webhook.certificate_store import Folder, Secret, keep
-from admission.webhook.certificates import Bundle, ServingCertificate, issue, service_names, why_replace
+from admission.webhook.serving_certificate import ServingCertificate
 from tests.admission.fake_api import SECRET, FakeApi
 from tests.topology.list_watch_server import LIMIT_S
 from topology import clock

@@ -13,7 +13,9 @@ from typing import Any
 import pytest
 import yaml
 
+from admission.controller.agent_identity import AUDIENCE
 from admission.recognition.rule_file import read_rules
+from admission.settings import ControllerSettings
 from manifests.render import CHART, INSTALL, find_helm, render
 from scheduler.volcano_conf import stanza
 from topology.agent.settings import AgentSettings
@@ -412,7 +414,7 @@ def test_agents_are_off_and_with_them_hub_port_and_host_folders() -> None:
 
 
 @pytest.mark.e2e
-def test_an_agent_runs_on_gpu_nodes_with_read_only_host_folders_and_no_token() -> None:
+def test_an_agent_runs_on_gpu_nodes_with_read_only_host_folders_and_a_token_for_the_hub_alone() -> None:
     objects = template("agent.enabled=true", "createNamespace=true", "controller.networkPolicy.enabled=true")
     spec = named("DaemonSet", "isochrone-agent", objects)["spec"]["template"]["spec"]
     (container,) = spec["containers"]
@@ -421,11 +423,15 @@ def test_an_agent_runs_on_gpu_nodes_with_read_only_host_folders_and_no_token() -
     named_node = container["env"][0]
     assert named_node == {"name": "ISOCHRONE_NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
     assert all(mount["readOnly"] for mount in container["volumeMounts"])
-    assert {volume["hostPath"]["path"] for volume in spec["volumes"]} == {
-        "/sys",
-        "/var/lib/kubelet/pod-resources",
-        "/etc/isochrone/agent",
-    }
+    folders = [volume["hostPath"]["path"] for volume in spec["volumes"] if "hostPath" in volume]
+    assert folders == ["/sys", "/var/lib/kubelet/pod-resources"]
+    [enrol] = [volume["projected"]["sources"] for volume in spec["volumes"] if "projected" in volume]
+    token, ca = enrol
+    assert token["serviceAccountToken"]["audience"] == AUDIENCE
+    assert ca["configMap"]["name"] == ControllerSettings().hub_ca_config_map
+    assert env["ISOCHRONE_ENROL"] == "isochrone-controller.elsewhere.svc:8831"
+    assert {"name": "enrol", "mountPath": env["ISOCHRONE_ENROL_DIR"], "readOnly": True} in container["volumeMounts"]
+    assert spec["serviceAccountName"] == ControllerSettings().agent_account
     assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
     assert spec["automountServiceAccountToken"] is False
     assert (spec["runtimeClassName"], spec["nodeSelector"]) == ("nvidia", {"nvidia.com/gpu.present": "true"})
@@ -437,9 +443,14 @@ def test_an_agent_runs_on_gpu_nodes_with_read_only_host_folders_and_no_token() -
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("plaintext", ["false", "true"])
-def test_the_controller_serves_the_hub_for_agents(plaintext: str) -> None:
-    objects = template("agent.enabled=true", f"agent.plaintext={plaintext}", "controller.networkPolicy.enabled=true")
+@pytest.mark.parametrize(("plaintext", "enrol"), [("false", "false"), ("false", "true"), ("true", "true")])
+def test_the_controller_serves_the_hub_for_agents(plaintext: str, enrol: str) -> None:
+    objects = template(
+        "agent.enabled=true",
+        f"agent.plaintext={plaintext}",
+        f"agent.enrol={enrol}",
+        "controller.networkPolicy.enabled=true",
+    )
     spec = named("Deployment", "isochrone-controller", objects)["spec"]["template"]["spec"]
     (container,) = spec["containers"]
     env = {each["name"]: each.get("value") for each in container["env"]}
@@ -448,11 +459,24 @@ def test_the_controller_serves_the_hub_for_agents(plaintext: str) -> None:
     mounts = {mount["name"]: mount["mountPath"] for mount in container.get("volumeMounts", [])}
     assert mounts.get("hub") == env.get("ISOCHRONE_HUB_TLS_DIR")
     secrets = [volume["secret"]["secretName"] for volume in spec.get("volumes", []) if "secret" in volume]
-    assert secrets == ([] if plaintext == "true" else ["isochrone-hub-tls"])
+    assert secrets == (["isochrone-hub-tls"] if (plaintext, enrol) == ("false", "false") else [])
+    # Certificates are given out, with the rights that this wants, where they are neither brought nor done without.
+    gives = (plaintext, enrol) == ("false", "true")
+    assert ("ISOCHRONE_ENROL_LISTEN" in env) == gives
+    rules = named("ClusterRole", "isochrone-controller", objects)["rules"]
+    assert ({"authentication.k8s.io"} in [set(rule["apiGroups"]) for rule in rules]) == gives
+    kept = [rule for rule in named("Role", "isochrone-controller", objects)["rules"] if "secrets" in rule["resources"]]
+    assert [(rule.get("resourceNames"), rule["verbs"]) for rule in kept] == (
+        [(["isochrone-hub-cert"], ["get", "update"]), (None, ["create"])] if gives else []
+    )
+    daemon = named("DaemonSet", "isochrone-agent", objects)["spec"]["template"]["spec"]
+    assert ("/etc/isochrone/agent" in str(daemon["volumes"])) == ((plaintext, enrol) == ("false", "false"))
     service = named("Service", "isochrone-controller", objects)
     assert {"name": "hub", "port": 8830, "targetPort": "hub"} in service["spec"]["ports"]
     (policy,) = of_kind("NetworkPolicy", objects)
     assert {"ports": [{"protocol": "TCP", "port": "hub"}]} in policy["spec"]["ingress"]
+    assert ({"name": "enrol", "port": 8831, "targetPort": "enrol"} in service["spec"]["ports"]) == gives
+    assert ({"ports": [{"protocol": "TCP", "port": "enrol"}]} in policy["spec"]["ingress"]) == gives
 
 
 def test_measured_reach_is_mounted_where_the_controller_looks() -> None:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import grpc.aio
 
+from topology.agent.enrolment import Enrolment, NotEnrolledError
 from topology.agent.settings import PREFIX, AgentSettings
 from topology.bad_input import BadInput
 from topology.facts import agent_pb2 as wire
@@ -51,6 +52,7 @@ class HubClient:
         probe_address: str | None = None,
         chance: Callable[[], float] = random.random,
         channel: Callable[[], Any] | None = None,
+        enrolment: Enrolment | None = None,
     ) -> None:
         self._settings, self._chance, self._on_orders = settings, chance, on_orders
         self._hello = wire.Hello(
@@ -60,7 +62,8 @@ class HubClient:
             protocol=PROTOCOL,
             probe_address=probe_address,
         )
-        self._make_channel = channel or self._channel
+        self._made_channel = channel
+        self._enrolment = enrolment or (Enrolment(settings) if settings.enrol else None)
         self._news = asyncio.Event()
         self._facts: NodeFacts | None = None
         self._samples: dict[tuple[str, int, str], ReachSample] = {}
@@ -83,7 +86,7 @@ class HubClient:
             await asyncio.sleep(pause_s * self._chance())
             began = asyncio.get_running_loop().time()
             try:
-                channel = self._make_channel()
+                channel = self._made_channel() if self._made_channel else await self._channel()
                 try:
                     await self._stream(channel)
                 finally:
@@ -91,7 +94,7 @@ class HubClient:
                     await channel.close()
             except grpc.aio.AioRpcError as error:
                 self._broken(_said(error))
-            except (BadInput, OSError, _Quiet) as error:
+            except (BadInput, NotEnrolledError, OSError, _Quiet) as error:
                 self._broken(str(error))
             lasted = asyncio.get_running_loop().time() - began
             # The pause starts over only after a stream that was worth something.
@@ -103,7 +106,7 @@ class HubClient:
             log.warning("hub %s: %s", self._settings.hub, why)
         self.problem = why
 
-    def _channel(self) -> Any:
+    async def _channel(self) -> Any:
         options: list[tuple[str, Any]] = [
             ("grpc.max_send_message_length", MAX_MESSAGE),
             ("grpc.max_receive_message_length", MAX_MESSAGE),
@@ -114,7 +117,11 @@ class HubClient:
         if self._settings.plaintext:
             return grpc.aio.insecure_channel(self._settings.hub, options=options)
         options.append(("grpc.ssl_target_name_override", self._settings.hub_host))
-        return grpc.aio.secure_channel(self._settings.hub, credentials(self._settings.tls_dir), options=options)
+        if self._enrolment is not None:
+            shown = await self._enrolment.credentials()
+        else:
+            shown = credentials(self._settings.tls_dir)
+        return grpc.aio.secure_channel(self._settings.hub, shown, options=options)
 
     async def _stream(self, channel: Any) -> None:
         call = channel.stream_stream(

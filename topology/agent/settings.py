@@ -24,6 +24,8 @@ class AgentSettings:
     hub: str = ""  # HOST:PORT; "" reports to nobody and serves metrics only
     hub_name: str = ""  # the name in the hub's certificate; "" is the host of `hub`
     tls_dir: str = ""  # tls.crt and tls.key of this node, and ca.crt
+    enrol: str = ""  # HOST:PORT where certificates are given out; "" uses those of `tls_dir`
+    enrol_dir: str = "/var/run/isochrone"  # token: of this pod, for the hub; ca.crt: whom to believe
     plaintext: bool = False  # without TLS, for tests and closed networks
     collect_every: float = 15_000_000.0  # microseconds
     health_listen: str = "0.0.0.0:8083"  # the kubelet and Prometheus come from outside
@@ -55,9 +57,14 @@ def load(environment: Mapping[str, str]) -> AgentSettings:
     found = AgentSettings(**given)
     if not found.node_name:
         raise BadInput(PREFIX + "NODE_NAME", "", "name the Kubernetes node, in a pod from spec.nodeName")
-    if found.hub and not found.tls_dir and not found.plaintext:
-        allowed = f"it must hold tls.crt, tls.key and ca.crt for {PREFIX}HUB, or set {PREFIX}PLAINTEXT=true"
+    if found.hub and not found.tls_dir and not found.plaintext and not found.enrol:
+        allowed = (
+            f"it must hold tls.crt, tls.key and ca.crt for {PREFIX}HUB, or set {PREFIX}ENROL, or {PREFIX}PLAINTEXT=true"
+        )
         raise BadInput(PREFIX + "TLS_DIR", "", allowed)
+    if found.enrol and (found.tls_dir or found.plaintext):
+        other = "TLS_DIR" if found.tls_dir else "PLAINTEXT"
+        raise BadInput(PREFIX + "ENROL", found.enrol, f"set it or {PREFIX}{other}, not both")
     if found.probe_listen and not found.probe_host:
         raise BadInput(PREFIX + "PROBE_HOST", "", f"name this node's address for {PREFIX}PROBE_LISTEN")
     return found
@@ -104,6 +111,7 @@ def _level(text: str, name: str) -> str:
 
 _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "hub": _address,
+    "enrol": _address,
     "health_listen": _listen,
     "collect_every": _every,
     "probe_listen": _address,

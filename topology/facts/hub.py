@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import logging
 from collections.abc import AsyncIterator, Callable, Iterable
 from pathlib import Path
@@ -31,6 +32,9 @@ RATE: Final = 2.0  # reports a second and agent, in the long run
 BURST: Final = 10.0
 HELLO_LIMIT_S: Final = 20.0
 _PAUSE_S: Final = 1.0
+
+Parts = tuple[bytes, bytes, bytes]
+"""PEM of a server: its key, its certificate, and the authorities whose clients it believes."""
 
 
 class Bucket:
@@ -186,15 +190,24 @@ class _Stream:
 def _names(auth: dict[str, Iterable[bytes]]) -> set[str]:
     """Names in the client's certificate: its subject's common name and alternative names."""
     found = [*auth.get("x509_common_name", ()), *auth.get("x509_subject_alternative_name", ())]
-    return {name.decode("utf-8", "replace") for name in found}
+    return {name.decode("utf-8", "replace") for name in found if name}
 
 
 @contextlib.asynccontextmanager
 async def listening(
-    hub: Hub, host: str, port: int, tls_dir: str, setting: str = "ISOCHRONE_HUB_LISTEN"
+    hub: Hub,
+    host: str,
+    port: int,
+    tls_dir: str = "",
+    setting: str = "ISOCHRONE_HUB_LISTEN",
+    *,
+    tls: Callable[[], Parts] | None = None,
+    longest_s: float = 0.0,
 ) -> AsyncIterator[int]:
-    """Serves while the context lasts; yields the port. Without `tls_dir` in plain text, for tests.
+    """Serves while the context lasts; yields the port. Without `tls_dir` and `tls` in plain text, for tests.
 
+    `tls` gives key, certificate and authorities anew at each handshake. A connection lasts `longest_s`, if that is not
+    0, give or take a tenth; then its agent comes again and shows its certificate.
     Raises BadInput for an address or a folder that cannot be used.
     """
     options = [
@@ -206,12 +219,16 @@ async def listening(
         ("grpc.keepalive_time_ms", 120_000),
         ("grpc.keepalive_timeout_ms", 20_000),
     ]
+    if longest_s:
+        options += [("grpc.max_connection_age_ms", int(longest_s * 1000)), ("grpc.max_connection_age_grace_ms", 5_000)]
+    if tls_dir and tls is None:
+        tls = functools.partial(_read, tls_dir)
     server = grpc.aio.server(options=options)
     server.add_generic_rpc_handlers((hub.handler(),))
     where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     try:
-        if tls_dir:
-            taken = server.add_secure_port(where, _server_credentials(tls_dir))
+        if tls is not None:
+            taken = server.add_secure_port(where, server_credentials(tls))
         else:
             taken = server.add_insecure_port(where)
     except RuntimeError as error:
@@ -232,37 +249,37 @@ async def _forget(state: HubState) -> None:
             log.info("node %s is silent for an hour and forgotten", node)
 
 
-def _server_credentials(folder: str) -> grpc.ServerCredentials:
-    """TLS with clients' certificates demanded; renewed files are taken up at the next handshake."""
-    last = _read(folder)
-    first = _configuration(last)
+def server_credentials(read: Callable[[], Parts], *, clients: bool = True) -> grpc.ServerCredentials:
+    """TLS, with clients' certificates demanded unless `clients` is False; what `read` gives is taken up at the next
+    handshake. Raises BadInput if `read` does at first."""
+    last = read()
+
+    def configuration(parts: Parts) -> grpc.ServerCertificateConfiguration:
+        key, certificate, authority = parts
+        roots = authority if clients else None
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], root_certificates=roots)
 
     def renewed() -> grpc.ServerCertificateConfiguration | None:
         nonlocal last
         try:
-            parts = _read(folder)
+            parts = read()
         except BadInput as bad:
             log.warning("%s", bad)
             return None
         if parts == last:
             return None
         last = parts
-        log.info("hub certificate read again from %s", folder)
-        return _configuration(parts)
+        log.info("another certificate is served")
+        return configuration(parts)
 
     fetch: Callable[[], Any] = renewed  # None means "unchanged", which the types do not know
-    return grpc.dynamic_ssl_server_credentials(first, fetch, require_client_authentication=True)
+    return grpc.dynamic_ssl_server_credentials(configuration(last), fetch, require_client_authentication=clients)
 
 
-def _read(folder: str) -> tuple[bytes, bytes, bytes]:
+def _read(folder: str) -> Parts:
     try:
         key, certificate, authority = ((Path(folder) / name).read_bytes() for name in ("tls.key", "tls.crt", "ca.crt"))
     except OSError as error:
         allowed = f"it must hold tls.crt, tls.key and ca.crt: {error.strerror} ({error.filename})"
         raise BadInput("ISOCHRONE_HUB_TLS_DIR", folder, allowed) from None
     return key, certificate, authority
-
-
-def _configuration(parts: tuple[bytes, bytes, bytes]) -> grpc.ServerCertificateConfiguration:
-    key, certificate, authority = parts
-    return grpc.ssl_server_certificate_configuration([(key, certificate)], root_certificates=authority)

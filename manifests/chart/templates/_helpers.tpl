@@ -53,6 +53,11 @@ readinessProbe:
   timeoutSeconds: 2
 {{- end }}
 
+{{/* Not empty where agents get their certificates from the controller. */}}
+{{- define "isochrone.enrols" -}}
+{{- if and .Values.agent.enabled .Values.agent.enrol (not .Values.agent.plaintext) }}true{{ end }}
+{{- end }}
+
 {{/* Where pods run. Call with the values of one process. */}}
 {{- define "isochrone.where" -}}
 {{- with .nodeSelector }}

@@ -1,8 +1,8 @@
-"""EDGE. The webhook's certificate: made, judged and given to TLS.
+"""EDGE. A certificate authority of ours and what it signs: made and judged.
 
-Decides when a certificate has to be replaced and by what: a CA of five years signs leaves of 90 days, and either is
-replaced when a third of its life is left. Time comes in as an argument. It must never know where the certificate is
-kept or who else uses it.
+Decides when a certificate has to be replaced and by what: a CA of five years signs a server's leaves of 90 days, and
+either is replaced when a third of its life is left; leaves of node agents live a day. Time comes in as an argument. It
+must never know where certificates are kept or who uses them.
 """
 
 from __future__ import annotations
@@ -10,23 +10,21 @@ from __future__ import annotations
 import contextlib
 import datetime
 import ipaddress
-import os
-import shutil
-import ssl
-import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 CA_LIFE: Final = datetime.timedelta(days=5 * 365)
 LEAF_LIFE: Final = datetime.timedelta(days=90)
+AGENT_LIFE: Final = datetime.timedelta(days=1)
+AGENTS: Final = "isochrone:agents"
+"""The organisation in agents' certificates."""
 _SKEW: Final = datetime.timedelta(hours=1)  # clocks of API servers differ
 
 
@@ -45,19 +43,27 @@ def service_names(service: str, namespace: str, extra: Sequence[str] = ()) -> tu
     return (f"{service}.{namespace}.svc", f"{service}.{namespace}.svc.cluster.local", *extra)
 
 
-def issue(names: Sequence[str], now: datetime.datetime, previous: Bundle | None = None) -> Bundle:
-    """A new leaf; by the previous CA while that is good, else by a new one beside which the old one stays trusted."""
+def issue(
+    names: Sequence[str],
+    now: datetime.datetime,
+    previous: Bundle | None = None,
+    authority: str = "isochrone-webhook-ca",
+) -> Bundle:
+    """A new leaf; by the previous CA while that is good, else by a new one beside which the old one stays trusted.
+
+    `authority` is what a new CA is called, with its day after it.
+    """
     old = _authority(previous)
     if previous and old and not _in_last_third(old[0], now):
         ca, ca_key, ca_pem = *old, previous.ca
     else:
-        ca, ca_key = _new_authority(now)
+        ca, ca_key = _new_authority(now, authority)
         before = [cert for cert in _certificates(previous.ca if previous else b"") if _valid(cert, now)]
         trusted = [ca, *before[:1]]
         ca_pem = b"".join(cert.public_bytes(serialization.Encoding.PEM) for cert in trusted)
     key = ec.generate_private_key(ec.SECP256R1())
     leaf = (
-        _builder(names[0][:64], ca.subject, key.public_key(), now, LEAF_LIFE)
+        _builder(_named(names[0][:64]), ca.subject, key.public_key(), now, LEAF_LIFE)
         .add_extension(x509.SubjectAlternativeName([_general_name(name) for name in names]), critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
@@ -65,6 +71,42 @@ def issue(names: Sequence[str], now: datetime.datetime, previous: Bundle | None 
         .sign(ca_key, hashes.SHA256())
     )
     return Bundle(leaf.public_bytes(serialization.Encoding.PEM), _key_pem(key), ca_pem, _key_pem(ca_key))
+
+
+class UnfitRequestError(Exception):
+    """A certificate request that is not signed, in one sentence."""
+
+
+def sign_agent(bundle: Bundle, request: bytes, node: str, now: datetime.datetime) -> bytes:
+    """PEM of a client's certificate for exactly this node, for the key in a PKCS #10 request (DER).
+
+    Nothing else in the request counts. The node is in the alternative names alone: a subject's common name ends at 64
+    characters (RFC 5280, appendix A.1), a node's at 253. Raises UnfitRequestError.
+    """
+    try:
+        asked = x509.load_der_x509_csr(request)
+        key = asked.public_key()
+        proven = asked.is_signature_valid
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise UnfitRequestError("the certificate request cannot be read") from None
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise UnfitRequestError("the certificate request has another key than one on P-256")
+    if not proven:
+        raise UnfitRequestError("the certificate request is not signed with its own key")
+    authority = _authority(bundle)
+    if authority is None:
+        raise UnfitRequestError("the authority cannot be read")
+    ca, ca_key = authority
+    subject = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, AGENTS)])
+    leaf = (
+        _builder(subject, ca.subject, key, now, AGENT_LIFE)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(node)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.CLIENT_AUTH]), critical=True)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA256())
+    )
+    return leaf.public_bytes(serialization.Encoding.PEM)
 
 
 def why_replace(bundle: Bundle, names: Iterable[str], now: datetime.datetime) -> str:
@@ -91,50 +133,9 @@ def why_replace(bundle: Bundle, names: Iterable[str], now: datetime.datetime) ->
     return f"its authority ends on {ca.not_valid_after_utc:%Y-%m-%d}" if _in_last_third(ca, now) else ""
 
 
-class ServingCertificate:
-    """The TLS side: one context for the whole life of the server; new handshakes use what was loaded last."""
-
-    def __init__(self) -> None:
-        self.context = _context()
-        self.problem = "no certificate yet"  # why it is not ready, "" once it is
-        self._loaded: tuple[bytes, bytes] | None = None
-
-    @property
-    def ready(self) -> bool:
-        """Whether a certificate was loaded, now or before."""
-        return self._loaded is not None
-
-    def load(self, certificate: bytes, key: bytes) -> bool:
-        """Takes a PEM pair into use; False if it is in use already. Raises ssl.SSLError or OSError if it is unusable.
-
-        Python's TLS reads files only, so the pair is written to a private folder for a moment.
-        """
-        if self._loaded == (certificate, key):
-            return False
-        folder = Path(tempfile.mkdtemp(prefix="isochrone-"))  # mode 0700
-        try:
-            paths = folder / "tls.crt", folder / "tls.key"
-            paths[0].write_bytes(certificate)
-            with open(os.open(paths[1], os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-                file.write(key)
-            _context().load_cert_chain(*paths)  # a pair that does not fit would spoil the context in use
-            self.context.load_cert_chain(*paths)
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
-        self._loaded = (certificate, key)
-        return True
-
-
-def _context() -> ssl.SSLContext:
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.set_alpn_protocols(["http/1.1"])
-    return context
-
-
-def _new_authority(now: datetime.datetime) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
+def _new_authority(now: datetime.datetime, called: str) -> tuple[x509.Certificate, ec.EllipticCurvePrivateKey]:
     key = ec.generate_private_key(ec.SECP256R1())
-    name = f"isochrone-webhook-ca {now:%Y-%m-%d}"
+    name = f"{called} {now:%Y-%m-%d}"
     usage = x509.KeyUsage(
         digital_signature=True,
         key_cert_sign=True,
@@ -147,7 +148,7 @@ def _new_authority(now: datetime.datetime) -> tuple[x509.Certificate, ec.Ellipti
         decipher_only=False,
     )
     certificate = (
-        _builder(name, _named(name), key.public_key(), now, CA_LIFE)
+        _builder(_named(name), _named(name), key.public_key(), now, CA_LIFE)
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(usage, critical=True)
         .sign(key, hashes.SHA256())
@@ -156,13 +157,13 @@ def _new_authority(now: datetime.datetime) -> tuple[x509.Certificate, ec.Ellipti
 
 
 def _builder(
-    subject: str,
+    subject: x509.Name,
     issuer: x509.Name,
     key: ec.EllipticCurvePublicKey,
     now: datetime.datetime,
     life: datetime.timedelta,
 ) -> x509.CertificateBuilder:
-    builder = x509.CertificateBuilder().subject_name(_named(subject)).issuer_name(issuer).public_key(key)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(key)
     builder = builder.serial_number(x509.random_serial_number())
     builder = builder.not_valid_before(now - _SKEW).not_valid_after(now + life)
     return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)

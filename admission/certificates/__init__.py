@@ -1,0 +1,1 @@
+"""An authority of our own: what it signs, when that is replaced, where it is kept."""

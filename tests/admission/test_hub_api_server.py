@@ -1,0 +1,188 @@
+"""What the controller asks of a real API server for agents and nodes: whose a token is, its Secret, labels on nodes.
+
+With the chart's own rights, and nothing else running than etcd and kube-apiserver.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from admission.controller.enrolment import Enrolment, listening
+from admission.controller.hub_certificate import HubCertificate
+from admission.serving import background
+from admission.settings import ControllerSettings, HostPort
+from e2e.stack.build import build
+from e2e.stack.control_plane import ControlPlane
+from e2e.stack.isochrone import CONTROLLER, NAMESPACE, ORDER, render
+from e2e.stack.nodes import gpu_node
+from tests.topology.list_watch_server import until
+from tests.topology.node_facts import two_gpus
+from topology.agent.hub_client import HubClient
+from topology.agent.settings import AgentSettings
+from topology.facts import hub as hub_side
+from topology.facts.hub_state import HubState
+from topology.hypernodes.label_publisher import FIELD_MANAGER, NodeLabelPublisher
+from topology.kube.api import KubeApi
+from topology.kube.errors import ApiError
+from topology.labels import CLIQUE, IN_LEAF, IN_SPINE
+from topology.objects import Node
+from topology.reach.hardware_links import SeenLinks
+from topology.reach.sources import Sources
+
+# One API server for the whole file, however many processes run the tests.
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("hub")]
+
+HUB_NAME = f"{CONTROLLER}.{NAMESPACE}.svc"
+AGENT = ControllerSettings().agent_account
+AUDIENCE = "isochrone-hub"
+NODES = ("gpu-000", "gpu-001")
+OTHERS = {"account": {"account": "other"}, "audience": {"audience": "vault"}}
+
+
+@pytest.fixture(scope="module")
+def plane() -> Iterator[ControlPlane]:
+    """An API server with the chart's accounts and rights, two nodes, and the pod of an agent on each."""
+    made = ControlPlane(build(), "hub", audit=False)
+    try:
+        made.start_api_server()
+        made.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+        for item in render(made, ["agent.enabled=true", "controller.publishNodeLabels=true"]):
+            if item["kind"] in ORDER:
+                made.create(item, NAMESPACE)
+        made.create_nodes([gpu_node(name, "zone-a", "leaf-a0") for name in NODES], ready=False)
+        for name in NODES:
+            made.create(agent_pod(name, AGENT), NAMESPACE)
+        yield made
+    finally:
+        made.close()
+
+
+def agent_pod(node: str, account: str) -> dict[str, Any]:
+    spec = {
+        "serviceAccountName": account,
+        "automountServiceAccountToken": False,
+        "nodeName": node,
+        "containers": [{"name": "agent", "image": "isochrone"}],
+    }
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"{account}-{node}"}, "spec": spec}
+
+
+def token(plane: ControlPlane, node: str, audience: str = AUDIENCE, account: str = AGENT) -> str:
+    """What the kubelet puts into that node's agent's pod."""
+    pod = plane.api("GET", f"/api/v1/namespaces/{NAMESPACE}/pods/{account}-{node}")["metadata"]
+    bound = {"kind": "Pod", "apiVersion": "v1", "name": pod["name"], "uid": pod["uid"]}
+    spec = {"audiences": [audience], "expirationSeconds": 600, "boundObjectRef": bound}
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": spec}
+    path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
+    return str(plane.api("POST", path, body)["status"]["token"])
+
+
+@contextlib.asynccontextmanager
+async def connected(plane: ControlPlane) -> AsyncIterator[KubeApi]:
+    """As the controller's account."""
+    kubeconfig = plane.write_kubeconfig("hub", plane.service_account_token(NAMESPACE, CONTROLLER))
+    async with await KubeApi.connect(str(kubeconfig)) as api:
+        yield api
+
+
+async def test_an_agent_gets_a_certificate_for_its_own_node_by_the_token_of_its_pod(
+    plane: ControlPlane, tmp_path: Path
+) -> None:
+    plane.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": "other"}}, NAMESPACE)
+    plane.create(agent_pod("gpu-001", "other"), NAMESPACE)
+    known = HubState()
+    async with contextlib.AsyncExitStack() as stack:
+        api = await stack.enter_async_context(connected(plane))
+        certificate = HubCertificate(api, NAMESPACE, "isochrone-hub-cert", "isochrone-hub-ca", (HUB_NAME,))
+        await stack.enter_async_context(background(certificate.run()))
+        enrolment = Enrolment(api, certificate.bundle, NAMESPACE, AGENT)
+        enrol = await stack.enter_async_context(listening(enrolment, HostPort("127.0.0.1", 0), certificate.parts))
+        served = hub_side.listening(hub_side.Hub(known), "127.0.0.1", 0, tls=certificate.parts)
+        port = await stack.enter_async_context(served)
+        await until(lambda: certificate.bundle() is not None)
+        config_map = plane.api("GET", f"/api/v1/namespaces/{NAMESPACE}/configmaps/isochrone-hub-ca")
+
+        async def asked(name: str, node: str, shown: str) -> HubClient:
+            folder = tmp_path / name
+            folder.mkdir()
+            (folder / "token").write_text(shown)
+            (folder / "ca.crt").write_text(config_map["data"]["ca.crt"])
+            settings = AgentSettings(
+                node_name=node,
+                hub=f"127.0.0.1:{port}",
+                hub_name=HUB_NAME,
+                enrol=str(enrol),
+                enrol_dir=str(folder),
+            )
+            client = HubClient(settings, boot_id=name, version="e2e", chance=lambda: 0.0)
+            client.tell(two_gpus())
+            await stack.enter_async_context(background(client.run()))
+            await until(lambda: client.connected or client.problem not in ("", "not connected yet"))
+            return client
+
+        mine = token(plane, "gpu-000")
+        client = await asked("own", "gpu-000", mine)
+        assert (client.connected, client.problem) == (True, "")
+        assert known.nodes() == ["gpu-000"]
+        others = {name: token(plane, "gpu-001", **given) for name, given in OTHERS.items()}
+        for name, (node, shown, why) in {
+            "another-node": ("gpu-001", mine, "PERMISSION_DENIED: the token is of a pod on node 'gpu-000', not on"),
+            "another-account": ("gpu-001", others["account"], "PERMISSION_DENIED: the token is of"),
+            "another-audience": ("gpu-001", others["audience"], "UNAUTHENTICATED: the API server does not vouch"),
+            "rubbish": ("gpu-001", "rubbish", "UNAUTHENTICATED: the API server does not vouch"),
+        }.items():
+            assert why in (await asked(name, node, shown)).problem
+        late = token(plane, "gpu-001")
+        plane.api("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods/{AGENT}-gpu-001?gracePeriodSeconds=0")
+        gone = await asked("pod-is-gone", "gpu-001", late)
+        assert "UNAUTHENTICATED" in gone.problem
+        assert known.nodes() == ["gpu-000"]
+        assert enrolment.answers["issued"] == 1
+        # What is kept is kept for the next process, and this one may read no other Secret.
+        plane.api("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/isochrone-hub-cert")
+        with pytest.raises(ApiError) as refused:
+            await api.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/isochrone-webhook-cert")
+        assert refused.value.forbidden
+
+
+async def test_node_labels_are_ours_alone_by_the_api_servers_own_book(plane: ControlPlane) -> None:
+    agents = {name: SeenLinks(fabric="6f4a4bf1-52e6-4aa5-9c3e-7b1d0c9a8e11.32766") for name in NODES}
+
+    def shown() -> list[Node]:
+        return [msgspec.convert(plane.api("GET", f"/api/v1/nodes/{name}"), Node) for name in NODES]
+
+    def ours(node: Node) -> dict[str, str]:
+        return {key: node.metadata.label(key) for key in (CLIQUE, IN_LEAF, IN_SPINE) if node.metadata.label(key)}
+
+    path = f"/api/v1/nodes/{NODES[1]}"
+    plane.api("PATCH", f"{path}?fieldManager=somebody", {"metadata": {"labels": {IN_LEAF: "theirs"}}})
+    async with connected(plane) as api:
+        publisher = NodeLabelPublisher(api)
+        await publisher.publish(shown(), Sources(agents))
+        one, other = shown()
+        assert ours(one).keys() == {CLIQUE, IN_LEAF, IN_SPINE}
+        assert ours(one)[IN_LEAF].startswith("isochrone-leaf-leaf-a0-")
+        assert ours(other) == {**ours(one), IN_LEAF: "theirs"}
+        await publisher.publish(shown(), Sources(agents))
+        writes = publisher.writes
+        await publisher.publish(shown(), Sources(agents))
+        assert publisher.writes == writes
+        # The agent says that the fabric is broken: the label goes, all others of the node stay.
+        before = one.metadata.labels or {}
+        await publisher.publish(shown(), Sources({**agents, NODES[0]: SeenLinks(fabric="")}))
+        one, other = shown()
+        assert one.metadata.labels == {key: value for key, value in before.items() if key != CLIQUE}
+        assert ours(other)[IN_LEAF] == "theirs"
+        # A node that went meanwhile is not made anew.
+        stranger = msgspec.convert(gpu_node("gpu-009", "zone-a", "leaf-a0"), Node)
+        with pytest.raises(ApiError) as refused:
+            await publisher.publish([stranger], Sources())
+        assert refused.value.forbidden
+    managers = {each["manager"] for each in plane.api("GET", path)["metadata"]["managedFields"]}
+    assert {FIELD_MANAGER, "somebody"} <= managers

@@ -14,7 +14,7 @@ from typing import Any
 from admission.gangs.gang_request import GangView, unit_size
 from admission.gangs.identity import PODGROUP_PREFIX, podgroup_name
 from admission.gangs.pod_group_form import OPTIONAL, as_known
-from admission.gangs.units import LWS_GROUP_KEY
+from admission.gangs.units import told_apart_by
 from topology.labels import DECODE, GANG, GATE, GROUP_NAME, PHASE, PREFILL, QUEUE_NAME, TASK_SPEC
 from topology.objects import OwnerReference, Pod, PodGroup
 from topology.resources import CPU, PODS, Amounts, readable_request, sum_amounts
@@ -79,9 +79,14 @@ def wanted_pod_group(
         "minResources": _resources(pods, minimum),
     }
     sizes = {phase: unit_size(view, phase) for phase in minimum}
-    if any(size > 1 for size in sizes.values()):
+    apart = {phase: _told_apart_by(pods, phase) for phase in minimum}
+    if any(size > 1 and len(apart[phase]) == 1 for phase, size in sizes.items()):
         # A member is itself several pods: Volcano counts whole groups of them. It says not to combine this with roles.
-        spec["subGroupPolicy"] = [_sub_groups(phase, size, minimum[phase]) for phase, size in sizes.items() if size > 1]
+        spec["subGroupPolicy"] = [
+            _sub_groups(phase, size, minimum[phase], apart[phase])
+            for phase, size in sizes.items()
+            if size > 1 and len(apart[phase]) == 1
+        ]
     else:
         spec |= _per_role(pods, minimum)
     spec = as_known(spec, known, _per_role(pods, minimum))
@@ -110,12 +115,17 @@ def _per_role(pods: Sequence[Pod], minimum: Mapping[str, int]) -> dict[str, Any]
     return {"minTaskMember": per_role} if len(per_role) == len(roles) else {}
 
 
-def _sub_groups(phase: str, size: int, minimum: int) -> dict[str, Any]:
+def _told_apart_by(pods: Sequence[Pod], phase: str) -> list[str]:
+    """The labels that tell this phase's units apart; Volcano can be given one, so units of one system alone."""
+    return sorted({key for p in pods if p.metadata.label(PHASE) == phase and (key := told_apart_by(p))})
+
+
+def _sub_groups(phase: str, size: int, minimum: int, keys: list[str]) -> dict[str, Any]:
     """Pods of one phase with one group key are one sub-group, placed as a whole."""
     return {
         "name": phase,
         "labelSelector": {"matchLabels": {PHASE: phase}},
-        "matchLabelKeys": [LWS_GROUP_KEY],
+        "matchLabelKeys": keys,
         "subGroupSize": size,
         "minSubGroups": max(1, minimum // size),
     }

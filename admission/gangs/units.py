@@ -1,8 +1,9 @@
 """Members that are several pods: an LWS group serves as one, so it is planned, counted and let go as one. Pure.
 
 A LeaderWorkerSet group of size 4 is one engine over four nodes. Its pods carry the group in labels and the size in an
-annotation (https://lws.sigs.k8s.io/docs/reference/labels-annotations-and-environment-variables/). Every other pod is a
-unit of itself.
+annotation (https://lws.sigs.k8s.io/docs/reference/labels-annotations-and-environment-variables/). A role's copy of
+Kthena, a role instance of RBG and a pod set of AIBrix are the same: named by labels, their size in a variable that the
+operator gives each container. Every other pod is a unit of itself.
 """
 
 from __future__ import annotations
@@ -23,6 +24,14 @@ LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"
 LWS_GROUP_KEY = "leaderworkerset.sigs.k8s.io/group-key"
 LWS_WORKER = "leaderworkerset.sigs.k8s.io/worker-index"
 LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
+_NAMED = (
+    # The labels that name a unit, the last of which tells units of one phase apart, and the variable with its size:
+    # volcano-sh/kthena pkg/model-serving-controller/utils/utils.go, sgl-project/rbg api/workloads/constants/env.go,
+    # vllm-project/aibrix pkg/controller/constants/stormservice.go.
+    (("modelserving.volcano.sh/group-name", "modelserving.volcano.sh/role-id"), "GROUP_SIZE"),
+    (("rbg.workloads.x-k8s.io/role-instance-name",), "RBG_LWP_GROUP_SIZE"),
+    (("stormservice.orchestration.aibrix.ai/podset-name",), "POD_GROUP_SIZE"),
+)
 _MOST_PODS = 4096
 _MOST_CHOICES = 8
 """Units tried as the first of a minimum; they are alike but for services of several LeaderWorkerSets."""
@@ -30,14 +39,38 @@ _MOST_CHOICES = 8
 
 def unit_of(pod: Pod) -> str:
     """The unit that a pod is part of; "" for a pod that is a unit of itself."""
-    meta = pod.metadata
-    name, group = meta.label(LWS_NAME), meta.label(LWS_GROUP)
-    return f"{name}/{group}" if name and group and size_of(pod) > 1 else ""
+    return _read(pod)[0]
 
 
 def size_of(pod: Pod) -> int:
     """Pods in the pod's unit; 1 where nothing, or nonsense, is said."""
-    text = pod.metadata.annotation(LWS_SIZE)
+    return _read(pod)[1]
+
+
+def told_apart_by(pod: Pod) -> str:
+    """The label whose value differs between units of one phase; "" for a pod that is a unit of itself."""
+    return _read(pod)[2]
+
+
+def _read(pod: Pod) -> tuple[str, int, str]:
+    meta = pod.metadata
+    name, group, size = meta.label(LWS_NAME), meta.label(LWS_GROUP), _number(meta.annotation(LWS_SIZE))
+    if size > 1:
+        return (f"{name}/{group}", size, LWS_GROUP_KEY) if name and group else ("", size, "")
+    for keys, variable in _NAMED:
+        names = [meta.label(key) for key in keys]
+        if all(names) and (size := _number(_variable(pod, variable))) > 1:
+            return "/".join(names), size, keys[-1]
+    return "", 1, ""
+
+
+def _variable(pod: Pod, name: str) -> str:
+    """Its value in the first container that has it."""
+    named = (each.value for container in pod.spec.containers for each in container.env or () if each.name == name)
+    return next(named, "")
+
+
+def _number(text: str) -> int:
     size = int(text) if text.isascii() and text.isdigit() and len(text) <= 5 else 1
     return size if 1 <= size <= _MOST_PODS else 1
 

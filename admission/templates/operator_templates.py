@@ -78,7 +78,9 @@ def model_serving(document: Raw, namespace: str) -> Iterator[PodTemplate]:
             if part == "entry":
                 own["modelserving.volcano.sh/entry"] = "true"
             carrier = {GROUP_NAME: group, TASK_SPEC: role_id} if grouped else {}
-            with_ = Filled(own, carrier, name=f"{group}-{role_id}-{int(part == 'worker')}", scheduler=scheduler)
+            pods = {"GROUP_SIZE": str(1 + count(role.get("workerReplicas"), 0))}
+            name_ = f"{group}-{role_id}-{int(part == 'worker')}"
+            with_ = Filled(own, carrier, name=name_, scheduler=scheduler, variables=pods)
             shown = f"{word}/{part}"
             raw = filled(template, with_)
             yield PodTemplate(str(document.get("kind")), namespace, name, shown, raw, replicas, notes)
@@ -197,9 +199,13 @@ def storm_service(document: Raw, namespace: str) -> Iterator[PodTemplate]:
     for role in sequence(roles.get("roles")):
         word = str(role.get("name", ""))
         labels = {"roleset-name": name} if alone else {"storm-service-name": name}
-        with_ = Filled({**labels, "role-name": word}, generate_name=f"{name}-{word}-")
+        size, variables = count(role.get("podGroupSize")), {}
+        if size > 1:  # each copy is a pod set
+            labels["stormservice.orchestration.aibrix.ai/podset-name"] = f"{name}-{word}-0"
+            variables["POD_GROUP_SIZE"] = str(size)
+        with_ = Filled({**labels, "role-name": word}, generate_name=f"{name}-{word}-", variables=variables)
         raw = filled(role.get("template"), with_)
-        replicas = count(role.get("replicas")) * sets
+        replicas = count(role.get("replicas")) * sets * size
         yield PodTemplate(str(document.get("kind")), namespace, name, word, raw, replicas, notes)
 
 

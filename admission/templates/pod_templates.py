@@ -57,6 +57,7 @@ class Filled:
     name: str = ""
     generate_name: str = ""
     scheduler: str = ""
+    variables: Mapping[str, str] = field(default_factory=dict)  # of every container
 
 
 def filled(template: Any, with_: Filled) -> Raw:
@@ -74,6 +75,12 @@ def filled(template: Any, with_: Filled) -> Raw:
     spec = dict(mapping(template.get("spec")))
     if with_.scheduler and "schedulerName" not in spec:
         spec["schedulerName"] = with_.scheduler
+    if with_.variables:
+        own = [{"name": name, "value": value} for name, value in with_.variables.items()]
+        spec["containers"] = [
+            {**each, "env": [*(e for e in sequence(each.get("env")) if e.get("name") not in with_.variables), *own]}
+            for each in sequence(spec.get("containers"))
+        ]
     return {"metadata": metadata, "spec": spec}
 
 

@@ -33,7 +33,12 @@ def role_based_group(document: Raw, namespace: str) -> Iterator[PodTemplate]:
         for part, template, copies in _role_parts(role, shared):
             scheduler = str(mapping(mapping(template).get("spec")).get("schedulerName", ""))
             carrier = {GROUP_NAME: name} if held and scheduler == VOLCANO_SCHEDULER else {}
-            raw = filled(template, Filled(labels, carrier, name=f"{name}-{word}-0"))
+            size = count(mapping(role.get("leaderWorkerPattern")).get("size"))
+            own, variables = labels, {}
+            if size > 1:
+                own = {**labels, _RBG + "role-instance-name": f"{name}-{word}-0"}
+                variables = {"RBG_LWP_GROUP_SIZE": str(size)}
+            raw = filled(template, Filled(own, carrier, name=f"{name}-{word}-0", variables=variables))
             shown = f"{word}/{part}" if part else word
             yield PodTemplate(kind, namespace, name, shown, raw, count(role.get("replicas")) * copies)
 

@@ -19,6 +19,7 @@ from admission.gangs.units import (
     plan_units,
     short_units,
     size_of,
+    told_apart_by,
     unit_of,
 )
 from scheduler.decision import Outcome
@@ -71,6 +72,43 @@ def test_sizes(said: str, size: int) -> None:
     assert unit_of(changed) == ("decode/0" if size > 1 else "")
 
 
+KTHENA = {"modelserving.volcano.sh/group-name": "chat-0", "modelserving.volcano.sh/role-id": "prefill-1"}
+RBG = {"rbg.workloads.x-k8s.io/role-instance-name": "chat-prefill-1"}
+AIBRIX = {"stormservice.orchestration.aibrix.ai/podset-name": "chat-prefill-1"}
+
+
+@pytest.mark.parametrize(
+    ("labels", "variables", "unit", "size", "apart"),
+    [
+        (KTHENA, {"GROUP_SIZE": "3"}, "chat-0/prefill-1", 3, "modelserving.volcano.sh/role-id"),
+        (RBG, {"RBG_LWP_GROUP_SIZE": "2"}, "chat-prefill-1", 2, "rbg.workloads.x-k8s.io/role-instance-name"),
+        (AIBRIX, {"POD_GROUP_SIZE": "4"}, "chat-prefill-1", 4, "stormservice.orchestration.aibrix.ai/podset-name"),
+        (KTHENA, {"GROUP_SIZE": "1"}, "", 1, ""),
+        (KTHENA, {"GROUP_SIZE": "many"}, "", 1, ""),
+        (KTHENA, {}, "", 1, ""),
+        ({"modelserving.volcano.sh/role-id": "prefill-1"}, {"GROUP_SIZE": "3"}, "", 1, ""),  # of which group?
+        ({}, {"GROUP_SIZE": "3", "POD_GROUP_SIZE": "3"}, "", 1, ""),  # anybody's variable
+    ],
+)
+def test_units_of_other_systems(
+    labels: dict[str, str], variables: dict[str, str], unit: str, size: int, apart: str
+) -> None:
+    env = [{"name": name, "value": value} for name, value in variables.items()]
+    spec = {"containers": [{"name": "sidecar"}, {"name": "engine", "env": env}]}
+    pod = stored({"metadata": {"name": "p0", "labels": labels}, "spec": spec})
+    assert (unit_of(pod), size_of(pod), told_apart_by(pod)) == (unit, size, apart)
+
+
+def kthena(role: str, copy: int, worker: int, size: int, **more: object) -> Raw:
+    pod = held(f"{role[0]}{copy}-{worker}", **more)  # type: ignore[arg-type]
+    pod["metadata"]["labels"] |= {
+        "modelserving.volcano.sh/group-name": "chat-0",
+        "modelserving.volcano.sh/role-id": f"{role}-{copy}",
+    }
+    pod["spec"]["containers"][0]["env"] = [{"name": "GROUP_SIZE", "value": str(size)}]
+    return pod
+
+
 def test_what_is_missing_of_a_unit() -> None:
     """Two of four are here; one more is expected: one is missing."""
     pods = [stored(lws(0, 0, 4)), stored(lws(0, 1, 4)), stored(held("p0"))]
@@ -108,6 +146,20 @@ async def test_a_group_of_four_over_four_nodes_goes_as_one_member(cluster: FileC
                 "minSubGroups": 1,
             }
         ]
+
+
+async def test_a_copy_of_a_role_of_kthena_goes_as_one_member(cluster: FileCluster, tmp_path: Path) -> None:
+    """Decode pods of 5 GPUs, two to a copy: of four nodes with 8 and a prefill pod of 5, one copy fits and no half."""
+    async with controlling(cluster, tmp_path) as controller:
+        copies = [kthena("decode", copy, worker, 2, gpus=5) for copy in range(2) for worker in range(2)]
+        create(cluster, held("p0", gpus=5), *copies)
+        await until(lambda: "isochrone-chat" in groups(cluster))
+        await until(lambda: not controller.batch.busy)
+        assert gated(cluster) in ({"d0-0", "d0-1"}, {"d1-0", "d1-1"})
+        spec = groups(cluster)["isochrone-chat"]["spec"]
+        (policy,) = spec["subGroupPolicy"]
+        assert (spec["minMember"], policy["subGroupSize"]) == (3, 2)
+        assert policy["matchLabelKeys"] == ["modelserving.volcano.sh/role-id"]
 
 
 async def test_a_group_is_not_torn_apart(cluster: FileCluster, tmp_path: Path) -> None:

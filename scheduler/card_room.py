@@ -31,6 +31,17 @@ class Asker:
     count: int
 
 
+def with_pod(cards: NodeCards, row: CardRow, asker: Asker) -> CardRow | None:
+    """Cards with one pod more, on those that its form's owner would choose; None where it does not fit."""
+    need = asker.cards
+    if need is None:
+        return put_plain(cards, row, asker.gpus) if asker.gpus else row
+    if need.request.profiles:
+        return row
+    chosen = choose(cards, row, need.request, need.phase, need.limits)
+    return None if chosen is None else put_all(cards, row, chosen, need.request, need.phase)
+
+
 class CardRoom:
     """Cards of some nodes of a snapshot as pods of these kinds are put on and taken off again; nodes by position."""
 
@@ -48,16 +59,9 @@ class CardRoom:
 
     def put(self, kind: int, node: int) -> tuple[CardRow, NDArray[np.int64]] | None:
         """One pod on a node, on the cards that its form's owner would choose; what `back` needs, None if it cannot."""
-        before, cards, asker = self._row(node), self._cards(node), self._askers[kind]
-        row = before
-        if asker.cards is None:
-            row = put_plain(cards, row, asker.gpus) if asker.gpus else row
-        elif not asker.cards.request.profiles:
-            need = asker.cards
-            chosen = choose(cards, row, need.request, need.phase, need.limits)
-            if chosen is None:
-                return None
-            row = put_all(cards, row, chosen, need.request, need.phase)
+        before, row = self.row(node), self.after(kind, node)
+        if row is None:
+            return None
         slots = self.slots[:, node].copy()
         self._rows[node] = row
         for i, other in enumerate(self._askers):
@@ -65,13 +69,17 @@ class CardRoom:
                 self.slots[i, node] = self._fit(node, row, other)
         return before, slots
 
+    def after(self, kind: int, node: int) -> CardRow | None:
+        """A node's cards with one more pod on them; None where it does not fit."""
+        return with_pod(self.cards(node), self.row(node), self._askers[kind])
+
     def back(self, node: int, token: tuple[CardRow, NDArray[np.int64]]) -> None:
         """Takes the last pod that was put on a node off it."""
         self._rows[node], self.slots[:, node] = token
 
     def state(self, node: int) -> object:
         """Equal for nodes whose cards can be swapped."""
-        cards, row = self._cards(node), self._row(node)
+        cards, row = self.cards(node), self.row(node)
         pinned = any(a.cards is not None and a.cards.request.pinned for a in self._askers)
         return (
             row,
@@ -84,17 +92,19 @@ class CardRoom:
             pinned and node,
         )
 
-    def _row(self, node: int) -> CardRow:
+    def row(self, node: int) -> CardRow:
+        """A node's cards as they are now."""
         if node not in self._rows:
             self._rows[node] = self._gpus.row(int(self._nodes[node]))
         return self._rows[node]
 
-    def _cards(self, node: int) -> NodeCards:
+    def cards(self, node: int) -> NodeCards:
+        """What cards a node has."""
         return self._gpus.static.cards[int(self._nodes[node])]
 
     def _fit(self, node: int, row: CardRow, asker: Asker) -> int:
         """Pods of one kind that fit beside what is there, at most as many as there are."""
-        cards, need = self._cards(node), asker.cards
+        cards, need = self.cards(node), asker.cards
         assert need is not None
         for fitting in range(asker.count):
             chosen = choose(cards, row, need.request, need.phase, need.limits)

@@ -17,10 +17,11 @@ from scheduler.card_room import Asker, CardRoom
 from scheduler.fill import Load, Yard, fill
 from scheduler.joint import Joint, Part, Partners, Problem
 from scheduler.narrow import Wanted, domains, regions
-from scheduler.objective import Floats, Objective, expected_pods
+from scheduler.objective import Floats, Objective, expected_pods, taken_gpus
 from scheduler.partners import Seen, other_phase, seen_from
 from scheduler.policy import Policy
 from scheduler.request import ReachBound
+from scheduler.room_loss import CardValue, RoomLoss, Taker
 from scheduler.search import Found, Item, Search
 from scheduler.set_sizes import FEW, SmallSets
 from topology.gpus.roots import RootRoom
@@ -69,8 +70,9 @@ class GangSearch:
             if gpu is not None
             else np.zeros(len(table), dtype=np.int64)
         )
-        gpus = sum(g * item.count for g, item in zip(self._gpu_of, items, strict=True))
-        self._objective = Objective(policy, bound.us, gpus, expected_pods(snapshot))
+        taken = taken_gpus([(item.shape, item.count) for item in items], snapshot, policy)
+        self._objective = Objective(policy, bound.us, taken, expected_pods(snapshot))
+        self._value = CardValue(snapshot.mix, policy)
         self._roots = snapshot.root_room()
         # What partners mean for a pod of each phase, by node: (worst, total, nearest, how many).
         self._seen = {phase: self._seen_by(phase) for phase in PHASES}
@@ -210,17 +212,19 @@ class GangSearch:
             count=(seen[0][3], seen[1][3]),
         )
         cards = self._card_room(self._order, nodes)
+        losses = self._losses(nodes, cards)
         problem = Problem(
             free=self._free[nodes],
             gpus=self._gpus[nodes],
             reach_us=self._reach(nodes),
-            same=self._same(nodes, parts, cards),
+            same=self._same(nodes, parts, cards, losses),
             parts=parts,
             partners=partners,
             bound_us=self._limit_us,
             nearest=bound.nearest,
             cards=cards,
             roots=self._roots_of(nodes),
+            losses=losses,
         )
         sizes = None
         if len(table) <= FEW and not bound.nearest and improve:
@@ -244,7 +248,17 @@ class GangSearch:
         np.fill_diagonal(matrix, reach.self_us(size)[nodes])
         return matrix
 
-    def _same(self, nodes: NDArray[np.int64], parts: Sequence[Part], cards: CardRoom | None) -> NDArray[np.int64]:
+    def _losses(self, nodes: NDArray[np.int64], cards: CardRoom | None) -> RoomLoss | None:
+        """What is lost beyond whole GPUs; None where those say everything."""
+        items = [self._items[i] for i in self._order]
+        if cards is None and not any(item.shape.profile for item in items):
+            return None
+        takers = [Taker(item.need, item.shape.profile) for item in items]
+        return RoomLoss(self._snapshot, takers, nodes, self._value, cards)
+
+    def _same(
+        self, nodes: NDArray[np.int64], parts: Sequence[Part], cards: CardRoom | None, losses: RoomLoss | None
+    ) -> NDArray[np.int64]:
         """A number per node: equal where kind, free amounts and welcome are. Nodes of partners are like no other."""
         columns = [self._snapshot.table.reach.kind[nodes], *self._free[nodes].T, *(part.may for part in parts)]
         if (roots := self._roots_of(nodes)) is not None:
@@ -255,7 +269,13 @@ class GangSearch:
         taken = {int(n) for partners in self._partners.values() for p in partners for n in p}
         known: dict[object, int] = {}
         keys: list[object] = [
-            node if node in taken else (row.tobytes(), cards.state(at) if cards is not None else None)
+            node
+            if node in taken
+            else (
+                row.tobytes(),
+                cards.state(at) if cards is not None else None,
+                losses.state(at) if losses is not None else None,
+            )
             for at, (node, row) in enumerate(zip(nodes.tolist(), rows, strict=True))
         ]
         return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from scheduler.card_room import CardRoom
 from scheduler.objective import Floats, Objective, least_loss
+from scheduler.room_loss import RoomLoss
 from scheduler.roots import torn_share
 from topology.gpus.roots import RootRoom
 from topology.labels import PHASES
@@ -81,6 +82,7 @@ class Problem:
     nearest: bool = False
     cards: CardRoom | None = None
     roots: RootRoom | None = None  # nodes by position
+    losses: RoomLoss | None = None  # beyond whole GPUs; with cards everything that is lost
 
 
 class Joint:
@@ -97,12 +99,15 @@ class Joint:
         parts = problem.parts
         self._queue = [i for i, part in enumerate(parts) for _ in range(part.count)]
         self._pods = [sum(p.count for p in parts if p.second is second) for second in (False, True)]
-        known = problem.partners.count
-        self._pairs = max(1, self._pods[0] * self._pods[1] + self._pods[0] * known[0] + self._pods[1] * known[1])
+        partners = problem.partners.count
+        self._pairs = max(1, self._pods[0] * self._pods[1] + self._pods[0] * partners[0] + self._pods[1] * partners[1])
         self._free = problem.free.copy()
         self._gpus = np.maximum(problem.gpus, 0)
         self._usable = objective.usable(int(self._gpus.max(initial=0)))
         self._least = least_loss(self._usable, [part.gpus for part in parts])
+        if problem.losses is not None:
+            known = [0.0] * len(parts) if problem.cards is not None else self._least
+            self._least = [mine + least for mine, least in zip(known, problem.losses.least, strict=True)]
         self._slots = np.array([np.where(p.may, room_for(self._free, p.need), 0) for p in parts], dtype=np.int64)
         if problem.cards is not None:
             self._slots = np.minimum(self._slots, problem.cards.slots)
@@ -155,7 +160,7 @@ class Joint:
         for at, twin in enumerate(key.tolist()):
             first.setdefault(twin, at)
         nodes = nodes[list(first.values())]
-        losses = self._usable[self._gpus[nodes]] - self._usable[self._gpus[nodes] - part.gpus]
+        losses = self._losses(index, nodes)
         look = self._second if part.second else self._first
         costs, nodes, losses = look(depth, nodes, losses, lost, worst, total)
         banned = self._banned[index]
@@ -180,6 +185,7 @@ class Joint:
         token = cards.put(index, node) if cards is not None else None
         if cards is not None and token is None:
             return
+        lost_before = problem.losses.put(index, node) if problem.losses is not None else None
         slots, load = self._slots[:, node].copy(), self._load[node]
         self._free[node] -= part.need
         self._gpus[node] -= part.gpus
@@ -212,6 +218,17 @@ class Joint:
         self._free[node] += part.need
         if cards is not None and token is not None:
             cards.back(node, token)
+        if problem.losses is not None and lost_before is not None:
+            problem.losses.back(index, node, lost_before)
+
+    def _losses(self, index: int, nodes: NDArray[np.int64]) -> Floats:
+        """GPUs that expected pods lose for one pod of a part on each of these nodes."""
+        problem, gpus = self._problem, self._problem.parts[index].gpus
+        if problem.cards is not None and problem.losses is not None:
+            told: Floats = problem.losses.gpus[index, nodes]
+            return told
+        lost: Floats = self._usable[self._gpus[nodes]] - self._usable[self._gpus[nodes] - gpus]
+        return lost if problem.losses is None else lost + problem.losses.gpus[index, nodes]
 
     def _enough_room(self, depth: int) -> bool:
         """A necessary condition: each part alone fits, and all of them if every pod were as small as the smallest."""

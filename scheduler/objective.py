@@ -2,7 +2,8 @@
 
     cost =  reach_worst_points x r(worst)       r(us) = ln(1 + us / 5) / ln(1 + bound / 5)
           + reach_mean_points x r(mean)
-          + lost_points x lost                  GPUs that expected pods can no longer use, per GPU the gang takes
+          + lost_points x lost                  GPUs that expected pods can no longer use, per GPU the gang takes, at
+                                                least one
           + set_points / nodes                  nodes of the smaller isochrone set
           + root_points x torn                  share of the gang's groups without room under one PCI root
 
@@ -13,20 +14,25 @@ GPU copy, as in the score.
 
 `lost` is FGD's measure (Weng et al., USENIX ATC 2023, section 4.1) for whole GPUs, turned round: of f free GPUs on a
 node the share of expected pods that fit there can use all, the others none, so usable(f) = f x sum of the shares of
-pods that need at most f. A gang loses usable(before) - usable(after) on each node it stands on: never negative.
+pods that need at most f. A gang loses usable(before) - usable(after) on each node it stands on: never negative. Of a
+shared card, for gangs that ask for one, what is left counts for the pods whose share fits on it; of MIG cards the
+memory that instances of the mix lose for want of a place (scheduler/room_loss.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.decision import Terms
+from scheduler.memory_policy import limits_of
 from scheduler.policy import Policy
 from scheduler.score import FLOOR_US
+from topology.fragmentation.pod_shape import PodShape
+from topology.gpus.cards import WHOLE_MILLI
 from topology.snapshot import Snapshot
 
 EXPECTED: Final[Mapping[int, float]] = {1: 0.25, 2: 0.25, 4: 0.25, 8: 0.25}
@@ -57,11 +63,19 @@ def expected_pods(snapshot: Snapshot) -> Mapping[int, float]:
     return share
 
 
+def taken_gpus(pods: Iterable[tuple[PodShape, int]], snapshot: Snapshot, policy: Policy) -> float:
+    """GPUs that pods of these shapes, each so often, take in all: a part of a card as a part of the cluster's largest,
+    of what may be promised of that."""
+    memory = snapshot.table.gpus.memory_mib
+    size = int(memory.max(initial=0)) * limits_of(policy).planned_milli // WHOLE_MILLI
+    return sum(count * shape.gpus * min(shape.share_of(size), WHOLE_MILLI) / WHOLE_MILLI for shape, count in pods)
+
+
 class Objective:
     """The cost of plans of one gang: `gpus` that it takes in all, within one bound; `expected` as in `usable_gpus`."""
 
-    def __init__(self, policy: Policy, bound_us: float, gpus: int, expected: Mapping[int, float] = EXPECTED) -> None:
-        self._policy, self._gpus, self._expected = policy, max(gpus, 1), expected
+    def __init__(self, policy: Policy, bound_us: float, gpus: float, expected: Mapping[int, float] = EXPECTED) -> None:
+        self._policy, self._gpus, self._expected = policy, max(gpus, 1.0), expected
         self._span = float(np.log1p(bound_us / FLOOR_US))
 
     def usable(self, most: int) -> Floats:

@@ -261,7 +261,8 @@ def _search(
     if any(need.missing for need in needs):
         return None, 0, True
     items = [
-        Item(g[0].phase, need.row, need.accepts, len(g), need.cards) for g, need in zip(grouped, needs, strict=True)
+        Item(g[0].phase, need.row, need.accepts, len(g), need.cards, need.shape)
+        for g, need in zip(grouped, needs, strict=True)
     ]
     found = GangSearch(snapshot, items, asked.partners, asked.gang.bound, limit_us, policy).run()
     return _by_uid(grouped, found), found.expanded, found.complete

@@ -23,11 +23,12 @@ from scheduler.judge import (
     ranking_of,
     record_of,
 )
-from scheduler.objective import Objective, expected_pods
+from scheduler.objective import Objective, expected_pods, taken_gpus
 from scheduler.partner_groups import Standing, groups_of, nodes_by_phase
 from scheduler.partners import Deciding, Named, other_phase, reach_to
 from scheduler.policy import Policy
 from scheduler.request import GangRequest, PodRequest, ReachBound
+from scheduler.room_loss import lost_gpus
 from scheduler.roots import torn_share
 from scheduler.verdicts import VerdictCode
 from topology.labels import DECODE, PHASES, PREFERRED, PREFILL
@@ -66,10 +67,11 @@ def planned(
             kinds[key] = _Kind(after, need, named[other_phase(member.phase)], bound, policy, alike.get(key, {}))
         decisions[member.uid] = kinds[key].decision(member, places.get(member.uid))
     pairs = [d.partner for d in decisions.values() if d.partner]
-    gpus = sum(m.gpus for m in gang.members if m.uid in places)
-    objective = Objective(policy, bound.us, gpus, expected_pods(snapshot))
-    torn = _torn(gang, snapshot, places)
-    terms = replace(terms_of(snapshot, after, pods, bound, smaller, objective), torn=torn)
+    placed = [(needs[uid], places[uid]) for uid in decisions if uid in places]
+    taken = taken_gpus([(need.shape, 1) for need, _ in placed], snapshot, policy)
+    objective = Objective(policy, bound.us, taken, expected_pods(snapshot))
+    lost = lost_gpus(snapshot, after, placed, policy, objective)
+    terms = replace(terms_of(snapshot, pods, bound, smaller, lost), torn=_torn(gang, snapshot, places))
     return Plan(
         request=gang,
         outcome=Outcome.PLANNED if places else Outcome.HELD,
@@ -126,15 +128,8 @@ def _sets(
     return sets, min(sizes, default=0)
 
 
-def terms_of(
-    before: Snapshot,
-    after: Snapshot,
-    pods: Sequence[Standing],
-    bound: ReachBound,
-    smaller_set: int,
-    objective: Objective,
-) -> Terms:
-    """What these places are judged by: `after` is `before` with the planned pods in it."""
+def terms_of(snapshot: Snapshot, pods: Sequence[Standing], bound: ReachBound, smaller_set: int, lost: float) -> Terms:
+    """What these places are judged by."""
     prefill, decode = (Counter((p.nodes, p.planned) for p in pods if p.phase == phase) for phase in PHASES)
     # Pods that stand on the same nodes are one row: a gang of thousands stands on far fewer nodes.
     far = np.zeros((len(prefill), len(decode)))
@@ -142,7 +137,7 @@ def terms_of(
     flat = np.array([node for nodes, _ in decode for node in nodes], dtype=np.int64)
     for i, (nodes, _) in enumerate(prefill):
         if len(decode):
-            row = np.max([before.table.reach.row_us(node, bound.size_bytes) for node in nodes], axis=0)
+            row = np.max([snapshot.table.reach.row_us(node, bound.size_bytes) for node in nodes], axis=0)
             far[i] = np.maximum.reduceat(row[flat], starts)
     new = [np.array([planned for _, planned in side], dtype=bool) for side in (prefill, decode)]
     often = [np.array(list(side.values()), dtype=np.int64) for side in (prefill, decode)]
@@ -152,12 +147,6 @@ def terms_of(
     else:
         pair = new[0][:, None] | new[1]
         us, pods_of = far[pair], np.outer(often[0], often[1])[pair]
-    lost = 0.0
-    if (gpu := before.gpu_column) is not None:
-        rows = np.flatnonzero(before.used[:, gpu] != after.used[:, gpu])
-        free = [np.maximum(s.table.allocatable[rows, gpu] - s.used[rows, gpu], 0) for s in (before, after)]
-        usable = objective.usable(int(free[0].max(initial=0)))
-        lost = float((usable[free[0]] - usable[free[1]]).sum())
     return Terms(float(us.max(initial=0.0)), float(us @ pods_of / pods_of.sum()) if len(us) else 0.0, lost, smaller_set)
 
 

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from scheduler.card_room import CardRoom
 from scheduler.memory_policy import CardNeed
+from topology.fragmentation.pod_shape import NOTHING, PodShape
 from topology.gpus.cards import CardRow
 from topology.labels import DECODE, PREFILL
 from topology.reach.isochrone_sets import near_all
@@ -38,6 +39,7 @@ class Item:
     accepts: Mask
     count: int
     cards: CardNeed | None = None
+    shape: PodShape = NOTHING
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,10 +89,15 @@ def fragmentation_added(node: MigNode, profile: str, mix: Mapping[str, float]) -
 
 
 def mig_harm(
-    snapshot: Snapshot, nodes: NDArray[np.int64], profiles: Sequence[str], mix: Mapping[str, float]
+    snapshot: Snapshot,
+    nodes: NDArray[np.int64],
+    profiles: Sequence[str],
+    mix: Mapping[str, float],
+    used: NDArray[np.int64] | None = None,
 ) -> NDArray[np.float64]:
     """`fragmentation_added` of a pod's first profile on the nodes asked, (n,); 0 where nothing is known of a node's
-    cards, so that an unknown node is neither good nor bad."""
+    cards, so that an unknown node is neither good nor bad. `used` (n, R) are the amounts held on these nodes, where
+    they are not those of the snapshot."""
     table = snapshot.table
     columns = {name.removeprefix(MIG_PREFIX): i for name, i in table.column.items() if name.startswith(MIG_PREFIX)}
     if not profiles or not columns or not len(nodes):
@@ -101,8 +106,9 @@ def mig_harm(
     of_count, counts = table.label_groups(GPU_COUNT)
     static, width = table.gpus, len(at)
     size = static.memory_mib[nodes].max(axis=1, initial=0)
+    held_there = snapshot.used[nodes] if used is None else used
     rows = np.column_stack(
-        [table.allocatable[nodes][:, at], snapshot.used[nodes][:, at], static.model_kind[nodes], size, of_count[nodes]]
+        [table.allocatable[nodes][:, at], held_there[:, at], static.model_kind[nodes], size, of_count[nodes]]
     )
     # Nodes in one state are alike; a row's bytes are its state.
     text, each, alike = rows.tobytes(), rows.itemsize * rows.shape[1], dict[bytes, float]()

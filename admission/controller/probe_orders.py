@@ -1,12 +1,14 @@
 """EDGE. Sends probe orders to agents, every few seconds, as the plan of turns says.
 
-It asks only nodes whose agents answer probes and were heard lately, and only for paths on which a TCP probe counts.
+It asks only nodes whose agents answer probes and were heard lately, and only for paths on which a probe counts: over
+TCP, or over RDMA where both sides have a program and a device for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import math
+from dataclasses import dataclass
 from typing import Final, Protocol
 
 from topology.clock import monotonic_s
@@ -16,7 +18,7 @@ from topology.facts.age import FactPart, Freshness
 from topology.facts.hub_state import HubState
 from topology.facts.report import NodeFacts
 from topology.measured.probe_plan import Order, ProbePlan
-from topology.measured.values import TCP
+from topology.measured.values import RDMA, TCP
 from topology.reach.domains import DomainChain
 
 TURN_S: Final = 5.0
@@ -36,12 +38,13 @@ class ProbeOrders:
     def __init__(self, hub: Hub, agents: HubState, state: ClusterState, *, every_s: float, size_bytes: int) -> None:
         self._hub, self._agents, self._state, self._size = hub, agents, state, size_bytes
         self._plan = ProbePlan(every_s, self._counts)
+        self._met: dict[str, _End] = {}
         self.sent = 0
 
     def turn(self, now_s: float) -> list[Order]:
         """One turn: the orders that went out."""
         table = self._state.table()
-        addresses: dict[str, str] = {}
+        self._met = {}
         chains: dict[str, DomainChain] = {}
         for name in self._agents.nodes():
             known = self._agents.known(name)
@@ -49,23 +52,35 @@ class ProbeOrders:
             if known is None or told is None or not known.probe_address or name not in table.index:
                 continue
             if told[1][FactPart.NETWORK].freshness is Freshness.FRESH:  # a lost driver does not stop a probe
-                addresses[name] = known.probe_address
+                self._met[name] = _end(known.probe_address, told[0])
                 chains[name] = table.chains[table.index[name]]
         sent = []
         for order in self._plan.due(chains, now_s):
-            message = wire.ProbeOrder(
-                peer=order.peer,
-                address=addresses[order.peer],
-                size_bytes=self._size,
-                count=ROUNDS,
-                transport=TCP,
-            )
-            if self._hub.order(order.node, wire.ProbeOrders(orders=[message])):
+            if self._give(order):
                 sent.append(order)
             else:
                 self._plan.failed(order.node, order.peer)
         self.sent += len(sent)
         return sent
+
+    def _give(self, order: Order) -> bool:
+        """Over RDMA the peer's program is started first; nobody meets it if the second order does not go out, and it
+        ends by itself."""
+        transport = self._transport(order.node, order.peer)
+        if transport is None:
+            return False
+        there = self._met[order.peer]
+        address = there.rdma if transport == RDMA else there.tcp
+        message = wire.ProbeOrder(
+            peer=order.peer, address=address, size_bytes=self._size, count=ROUNDS, transport=transport
+        )
+        if transport == RDMA:
+            serve = wire.ProbeOrder(
+                peer=order.node, serve=True, size_bytes=self._size, count=ROUNDS, transport=transport
+            )
+            if not self._hub.order(order.peer, wire.ProbeOrders(orders=[serve])):
+                return False
+        return self._hub.order(order.node, wire.ProbeOrders(orders=[message]))
 
     def heard(self, node: str, before: NodeFacts | None, now: NodeFacts) -> None:
         """A report: probes whose samples are new in it are under way no longer."""
@@ -81,6 +96,26 @@ class ProbeOrders:
             await asyncio.sleep(TURN_S)
 
     def _counts(self, a: str, b: str) -> bool:
+        return self._transport(a, b) is not None
+
+    def _transport(self, a: str, b: str) -> str | None:
+        """Over what a probe of this pair would count; None if none would, or if it cannot be made."""
         table = self._state.table()
         counted = table.reach.transports(table.index[a], table.index[b])
-        return counted is None or TCP in counted
+        if counted is None or TCP in counted:
+            return TCP
+        return RDMA if RDMA in counted and self._met[a].rdma and self._met[b].rdma else None
+
+
+@dataclass(frozen=True, slots=True)
+class _End:
+    """Where a node can be met; `rdma` is empty where it has no program or no device for it, or where pages would go
+    another way than the program's: through host memory, without GPUDirect."""
+
+    tcp: str
+    rdma: str = ""
+
+
+def _end(address: str, facts: NodeFacts) -> _End:
+    port, host = facts.state.rdma_probe_port, address.rpartition(":")[0]
+    return _End(address, f"{host}:{port}" if port and facts.state.gpudirect is not False else "")

@@ -15,7 +15,7 @@ from topology.cluster_state import ClusterState
 from topology.facts import agent_pb2 as wire
 from topology.facts import wire as facts_wire
 from topology.facts.hub_state import HubState
-from topology.facts.report import NodeFacts, NodeState, NvmlState
+from topology.facts.report import NodeFacts, NodeState, NvmlState, ReachSample
 
 FACTS = NodeFacts(state=NodeState(collected_at_s=1.0, topology_generation=1, nvml=NvmlState.OK))
 
@@ -89,7 +89,71 @@ def replace_link(order: wire.ProbeOrder) -> wire.ProbeOrder:
     return short
 
 
-def test_where_pages_go_over_rdma_nothing_is_ordered() -> None:
+def rdma_facts(**given: object) -> NodeFacts:
+    """A node whose agent has a program for probes over RDMA."""
+    return replace(FACTS, state=replace(FACTS.state, rdma_probe_port=18515, **given))  # type: ignore[arg-type]
+
+
+def rdma_orders(*facts: NodeFacts) -> tuple[_Lines, ProbeOrders]:
+    state, agents, lines = ClusterState(), HubState(), _Lines()
+    for number, each in enumerate(facts, start=1):
+        state.apply_nodes([(None, node(f"n{number}", zone="z1", leaf="l1", rdma=True))])
+        report(agents, f"n{number}", each, f"10.0.0.{number}:8084")
+    return lines, ProbeOrders(lines, agents, state, every_s=300.0, size_bytes=4096)
+
+
+def test_over_rdma_the_peers_program_is_started_first() -> None:
+    lines, orders = rdma_orders(rdma_facts(), rdma_facts())
+    [order] = orders.turn(1.0)
+    assert list(lines.sent) == [order.peer, order.node]
+    [serve], [measure] = lines.sent[order.peer].orders, lines.sent[order.node].orders
+    assert (serve.serve, serve.peer, serve.transport) == (True, order.node, "rdma")
+    assert (measure.serve, measure.peer, measure.transport) == (False, order.peer, "rdma")
+    assert measure.address == f"10.0.0.{order.peer[1:]}:18515"
+    assert (serve.size_bytes, serve.count) == (measure.size_bytes, measure.count) == (4096, 100)
+
+
+def test_a_peer_that_cannot_be_told_is_not_probed() -> None:
+    lines, orders = rdma_orders(rdma_facts(), rdma_facts())
+    lines.away = {"n1", "n2"}
+    assert orders.turn(1.0) == []
+    lines.away = set()
+    assert len(orders.turn(2.0)) == 1
+
+
+def test_over_rdma_both_sides_need_a_program_and_gpudirect() -> None:
+    assert rdma_orders(rdma_facts(), FACTS)[1].turn(1.0) == []
+    # Without GPUDirect a page goes through host memory twice, which the program does not measure.
+    assert rdma_orders(rdma_facts(), rdma_facts(nvidia_peermem=False, dma_buf=False))[1].turn(1.0) == []
+    assert len(rdma_orders(rdma_facts(), rdma_facts(nvidia_peermem=False, dma_buf=True))[1].turn(1.0)) == 1
+
+
+def test_what_was_measured_over_rdma_counts_where_pages_go_over_rdma() -> None:
+    state = ClusterState()
+    state.apply_nodes([(None, node(name, zone="z1", leaf="l1", rdma=True)) for name in ("n1", "n2")])
+    at_s = wall_time_s()
+    sample = ReachSample(
+        peer="n2",
+        size_bytes=65536,
+        p50_us=5.0,
+        p99_us=7.0,
+        p999_us=9.0,
+        count=100,
+        transport="rdma",
+        measured_at_s=at_s,
+    )
+    state.apply_facts("n1", FACTS, replace(FACTS, reach=(sample,)))
+    found = state.snapshot(at_s + 42, 0.0).table.reach.between(0, 1, 65536)
+    assert (found.us, found.basis) == (7.0, "measured 42s ago")
+    assert "RDMA" in found.path
+    over_tcp = replace(sample, transport="tcp", p99_us=90.0)
+    other = ClusterState()
+    other.apply_nodes([(None, node(name, zone="z1", leaf="l1", rdma=True)) for name in ("n1", "n2")])
+    other.apply_facts("n1", FACTS, replace(FACTS, reach=(over_tcp,)))
+    assert other.snapshot(at_s + 42, 0.0).table.reach.between(0, 1, 65536).basis == "modelled"
+
+
+def test_where_pages_go_over_rdma_nothing_is_ordered_without_a_program() -> None:
     state = ClusterState()
     state.apply_nodes([(None, node(name, zone="z1", leaf="l1", rdma=True)) for name in ("n1", "n2")])
     agents = HubState()

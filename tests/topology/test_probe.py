@@ -207,7 +207,7 @@ async def test_orders_become_samples_and_what_cannot_be_probed_is_told(caplog: p
         running.cancel()
     assert [(s.peer, s.size_bytes, s.count, s.transport) for s in told] == [("n2", 4096, 20, "tcp")]
     assert 0 < told[0].p50_us <= told[0].p99_us <= told[0].p999_us
-    assert "RDMA is not probed: there is no RDMA library in this image" in caplog.messages
+    assert "RDMA is not probed: no program is named for it" in caplog.messages
     assert await runner.probe(order) is None  # nobody answers there any more
     assert await runner.probe(wire.ProbeOrder(peer="n2", address="nowhere", size_bytes=1)) is None
     assert (runner.made, runner.failed) == (1, 2)

@@ -76,6 +76,7 @@ class Collector:
         self._differs = ""
         self._bad_since_s: float | None = None
         self.took_s = 0.0
+        self.rdma_port: Callable[[], int | None] = lambda: None  # by the facts before: devices are known from then on
 
     @property
     def facts(self) -> NodeFacts | None:
@@ -177,6 +178,7 @@ class Collector:
             system_memory_available_bytes=host.memory_available_bytes if host and unified else None,
             network_good_at_s=None if host else self._network_good_at_s,
             pods_good_at_s=pods.collected_at_s if pods and pods_problem else None,
+            rdma_probe_port=self.rdma_port(),
         )
         problems += alarms(state, gpus, nics, pods)
         facts = NodeFacts(

@@ -105,6 +105,8 @@ class Agent:
         if settings.hub:
             if settings.probe_listen:
                 self.prober = Prober(settings, lambda: self.collector.facts, self._tell)
+                if self.prober.rdma is not None:
+                    self.collector.rdma_port = self.prober.rdma.port
             self.hub = HubClient(
                 settings,
                 boot_id=sysfs.boot_id(),

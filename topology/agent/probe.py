@@ -2,8 +2,8 @@
 
 Plain sockets in threads, since an event loop's own turns would be a good part of what is measured. A round is a ping, a
 push and a pull; a few rounds go back to back, then the budget says how long to wait. What is measured is host memory to
-host memory through this process, so it is an upper reading by some tens of microseconds. RDMA is not probed: there is
-no library for it here, and an order that asks for it is told so.
+host memory through this process, so it is an upper reading by some tens of microseconds. RDMA is the matter of
+topology/agent/rdma_probe.py.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import time  # an edge: what a message took is what it measures
 from collections.abc import Callable
 from typing import Final
 
+from topology.agent.rdma_probe import RdmaProbe
 from topology.agent.settings import host_port
 from topology.bad_input import BadInput
 from topology.clock import monotonic_s, wall_time_s
@@ -42,6 +43,7 @@ TOGETHER: Final = 4
 """Rounds back to back: the first after a pause wakes the connection and is not counted."""
 LIMIT_S: Final = 100.0
 DEFAULT_LINK_BYTES_PER_S: Final = 125e6  # 1 Gb/s, where nobody knows better
+RDMA, TCP = "rdma", "tcp"
 
 
 def measure(host: str, port: int, size: int, count: int, link_bytes_per_s: float) -> Summary | None:
@@ -155,8 +157,13 @@ def _answer(peer: socket.socket) -> None:
 class ProbeRunner:
     """Carries out the hub's orders, one at a time; `tell` gets each sample. The link's rate is asked at each probe."""
 
-    def __init__(self, tell: Callable[[ReachSample], None], link_bytes_per_s: Callable[[], float | None]) -> None:
-        self._tell = tell
+    def __init__(
+        self,
+        tell: Callable[[ReachSample], None],
+        link_bytes_per_s: Callable[[], float | None],
+        rdma: RdmaProbe | None = None,
+    ) -> None:
+        self._tell, self._rdma = tell, rdma
         self._link = link_bytes_per_s
         self._orders: asyncio.Queue[wire.ProbeOrder] = asyncio.Queue(maxsize=16)
         self._told_rdma = False
@@ -166,10 +173,14 @@ class ProbeRunner:
     def take(self, orders: wire.ProbeOrders) -> None:
         """Orders from the hub; beyond sixteen that wait, more are dropped: the hub asks again."""
         for order in orders.orders[:16]:
-            if order.transport == "rdma":
+            if order.transport == RDMA and self._rdma is None:
                 if not self._told_rdma:
-                    log.info("RDMA is not probed: there is no RDMA library in this image")
+                    log.info("RDMA is not probed: no program is named for it")
                     self._told_rdma = True
+                continue
+            if order.serve:
+                if order.transport == RDMA and self._rdma is not None:
+                    self._rdma.serve(order)
                 continue
             if not self._orders.full():
                 self._orders.put_nowait(order)
@@ -183,14 +194,17 @@ class ProbeRunner:
         """One order; None, and a line in the log, if it cannot be carried out."""
         size, count = order.size_bytes, min(order.count or 100, MAX_COUNT)
         try:
-            host, port = host_port(order.address, "address")
-            if not 1 <= size <= MAX_SIZE:
-                raise BadInput("size_bytes", size, f"use 1 to {MAX_SIZE}")
-            rate = self._link() or DEFAULT_LINK_BYTES_PER_S
-            found = await asyncio.to_thread(measure, host, port, size, count, rate)
+            if order.transport == RDMA and self._rdma is not None:
+                found: Summary | None = await self._rdma.measure(order)
+            else:
+                host, port = host_port(order.address, "address")
+                if not 1 <= size <= MAX_SIZE:
+                    raise BadInput("size_bytes", size, f"use 1 to {MAX_SIZE}")
+                rate = self._link() or DEFAULT_LINK_BYTES_PER_S
+                found = await asyncio.to_thread(measure, host, port, size, count, rate)
         except (OSError, BadInput) as error:
             self.failed += 1
-            log.info("probe of %s at %s: %s", order.peer, order.address, error)
+            log.info("probe of %s at %s: %s", order.peer, order.address, error or "it took too long")
             return None
         if found is None:
             self.failed += 1
@@ -202,7 +216,7 @@ class ProbeRunner:
             p99_us=found.p99_us,
             p999_us=found.p999_us,
             count=found.count,
-            transport="tcp",
+            transport=RDMA if order.transport == RDMA else TCP,
             measured_at_s=wall_time_s(),
         )
         self.made += 1

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from topology.agent.probe import ProbeRunner, ProbeServer
+from topology.agent.rdma_probe import RdmaProbe
 from topology.agent.settings import AgentSettings
 from topology.facts import agent_pb2 as wire
 from topology.facts.report import NodeFacts, ReachSample
@@ -27,7 +28,8 @@ class Prober:
         host = settings.probe_host
         self.address = f"[{host}]:{self._server.port}" if ":" in host else f"{host}:{self._server.port}"
         self._facts, self._tell = facts, tell
-        self.runner = ProbeRunner(self._measured, lambda: link_bytes_per_s(facts()))
+        self.rdma = RdmaProbe(settings, facts) if settings.rdma_probe else None
+        self.runner = ProbeRunner(self._measured, lambda: link_bytes_per_s(facts()), self.rdma)
 
     def take(self, orders: wire.ProbeOrders) -> None:
         """From the hub."""
@@ -35,7 +37,11 @@ class Prober:
 
     async def run(self) -> None:
         """Until cancelled."""
-        await self.runner.run()
+        try:
+            await self.runner.run()
+        finally:
+            if self.rdma is not None:
+                await self.rdma.close()
 
     def close(self) -> None:
         """No longer answers."""

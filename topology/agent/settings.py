@@ -31,6 +31,10 @@ class AgentSettings:
     health_listen: str = "0.0.0.0:8083"  # the kubelet and Prometheus come from outside
     probe_listen: str = ""  # where probes of other agents are answered; "" probes nothing and answers nobody
     probe_host: str = ""  # the address by which other nodes reach this one, in a pod from status.podIP
+    rdma_probe: str = (
+        ""  # perftest's program with options of your own, such as /usr/bin/ib_write_lat; "" probes no RDMA
+    )
+    rdma_port: int = 18515  # where it is met; perftest's own default
     pod_resources: str = "/var/lib/kubelet/pod-resources/kubelet.sock"
     sys_root: str = "/sys"
     proc_root: str = "/proc"
@@ -97,6 +101,12 @@ def _every(text: str, name: str) -> float:
     return found
 
 
+def _port(text: str, name: str) -> int:
+    if not text.isdecimal() or not 1 <= int(text) <= 65535:
+        raise BadInput(name, text, "use a port from 1 to 65535")
+    return int(text)
+
+
 def _flag(text: str, name: str) -> bool:
     if text.lower() not in ("true", "false", "1", "0", ""):
         raise BadInput(name, text, "use true or false")
@@ -115,6 +125,7 @@ _READERS: Final[Mapping[str, Callable[[str, str], Any]]] = {
     "health_listen": _listen,
     "collect_every": _every,
     "probe_listen": _address,
+    "rdma_port": _port,
     "plaintext": _flag,
     "log_level": _level,
 }

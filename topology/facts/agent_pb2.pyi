@@ -179,7 +179,7 @@ class Delta(_message.Message):
     def __init__(self, topology_generation: _Optional[int] = ..., node: _Optional[_Union[Node, _Mapping]] = ..., gpus: _Optional[_Iterable[_Union[Gpu, _Mapping]]] = ..., memory: _Optional[_Iterable[_Union[GpuMemory, _Mapping]]] = ..., nics: _Optional[_Iterable[_Union[Nic, _Mapping]]] = ..., pods: _Optional[_Union[PodDevices, _Mapping]] = ..., reach: _Optional[_Iterable[_Union[ReachSample, _Mapping]]] = ..., collected_at_s: _Optional[float] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("collected_at_s", "topology_generation", "driver_version", "cuda_driver_version", "nvml", "nvml_problem", "nvml_good_at_s", "nvidia_peermem", "dma_buf", "problems", "system_memory_total_bytes", "system_memory_available_bytes", "network_good_at_s", "pods_good_at_s")
+    __slots__ = ("collected_at_s", "topology_generation", "driver_version", "cuda_driver_version", "nvml", "nvml_problem", "nvml_good_at_s", "nvidia_peermem", "dma_buf", "problems", "system_memory_total_bytes", "system_memory_available_bytes", "network_good_at_s", "pods_good_at_s", "rdma_probe_port")
     COLLECTED_AT_S_FIELD_NUMBER: _ClassVar[int]
     TOPOLOGY_GENERATION_FIELD_NUMBER: _ClassVar[int]
     DRIVER_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -194,6 +194,7 @@ class Node(_message.Message):
     SYSTEM_MEMORY_AVAILABLE_BYTES_FIELD_NUMBER: _ClassVar[int]
     NETWORK_GOOD_AT_S_FIELD_NUMBER: _ClassVar[int]
     PODS_GOOD_AT_S_FIELD_NUMBER: _ClassVar[int]
+    RDMA_PROBE_PORT_FIELD_NUMBER: _ClassVar[int]
     collected_at_s: float
     topology_generation: int
     driver_version: str
@@ -208,7 +209,8 @@ class Node(_message.Message):
     system_memory_available_bytes: int
     network_good_at_s: float
     pods_good_at_s: float
-    def __init__(self, collected_at_s: _Optional[float] = ..., topology_generation: _Optional[int] = ..., driver_version: _Optional[str] = ..., cuda_driver_version: _Optional[int] = ..., nvml: _Optional[_Union[NvmlState, str]] = ..., nvml_problem: _Optional[str] = ..., nvml_good_at_s: _Optional[float] = ..., nvidia_peermem: _Optional[bool] = ..., dma_buf: _Optional[bool] = ..., problems: _Optional[_Iterable[str]] = ..., system_memory_total_bytes: _Optional[int] = ..., system_memory_available_bytes: _Optional[int] = ..., network_good_at_s: _Optional[float] = ..., pods_good_at_s: _Optional[float] = ...) -> None: ...
+    rdma_probe_port: int
+    def __init__(self, collected_at_s: _Optional[float] = ..., topology_generation: _Optional[int] = ..., driver_version: _Optional[str] = ..., cuda_driver_version: _Optional[int] = ..., nvml: _Optional[_Union[NvmlState, str]] = ..., nvml_problem: _Optional[str] = ..., nvml_good_at_s: _Optional[float] = ..., nvidia_peermem: _Optional[bool] = ..., dma_buf: _Optional[bool] = ..., problems: _Optional[_Iterable[str]] = ..., system_memory_total_bytes: _Optional[int] = ..., system_memory_available_bytes: _Optional[int] = ..., network_good_at_s: _Optional[float] = ..., pods_good_at_s: _Optional[float] = ..., rdma_probe_port: _Optional[int] = ...) -> None: ...
 
 class Gpu(_message.Message):
     __slots__ = ("uuid", "index", "name", "bus_id", "health", "health_why", "numa_node", "pci_path", "nvlinks", "fabric", "mig", "xids", "refused", "bar1_total_bytes", "architecture")
@@ -477,15 +479,17 @@ class ProbeOrders(_message.Message):
     def __init__(self, orders: _Optional[_Iterable[_Union[ProbeOrder, _Mapping]]] = ...) -> None: ...
 
 class ProbeOrder(_message.Message):
-    __slots__ = ("peer", "address", "size_bytes", "count", "transport")
+    __slots__ = ("peer", "address", "size_bytes", "count", "transport", "serve")
     PEER_FIELD_NUMBER: _ClassVar[int]
     ADDRESS_FIELD_NUMBER: _ClassVar[int]
     SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
     COUNT_FIELD_NUMBER: _ClassVar[int]
     TRANSPORT_FIELD_NUMBER: _ClassVar[int]
+    SERVE_FIELD_NUMBER: _ClassVar[int]
     peer: str
     address: str
     size_bytes: int
     count: int
     transport: str
-    def __init__(self, peer: _Optional[str] = ..., address: _Optional[str] = ..., size_bytes: _Optional[int] = ..., count: _Optional[int] = ..., transport: _Optional[str] = ...) -> None: ...
+    serve: bool
+    def __init__(self, peer: _Optional[str] = ..., address: _Optional[str] = ..., size_bytes: _Optional[int] = ..., count: _Optional[int] = ..., transport: _Optional[str] = ..., serve: _Optional[bool] = ...) -> None: ...

@@ -281,6 +281,7 @@ class NodeState:
     system_memory_available_bytes: int | None = None
     network_good_at_s: float | None = None  # while sysfs is silent: when it answered last
     pods_good_at_s: float | None = None  # the same of the kubelet
+    rdma_probe_port: int | None = None  # where a program for probes over RDMA can be met
 
     @property
     def gpudirect(self) -> bool | None:

@@ -199,6 +199,7 @@ def read_node(message: wire.Node) -> f.NodeState:
             message,
             *("nvml_problem", "nvml_good_at_s", "driver_version", "cuda_driver_version", "nvidia_peermem", "dma_buf"),
             *("system_memory_total_bytes", "system_memory_available_bytes", "network_good_at_s", "pods_good_at_s"),
+            *("rdma_probe_port",),
         ),
     )
 

@@ -172,9 +172,9 @@ class Controller:
             self.hypernodes.objects.values,
             lambda node: self.agents.facts(node, monotonic_s()) is not None,
         )
-        self.measured = MeasuredWatch(settings.measured_reach, self.state, self._reach_changed)
-        self.topology_file = TopologyWatch(settings.topology_file, self.state, self._reach_changed)
-        self.ages = AgentAges(self.agents, self.state, self.events, self._reach_changed)
+        self.measured = MeasuredWatch(settings.measured_reach, self.state, self._measured)
+        self.topology_file = TopologyWatch(settings.topology_file, self.state, self._places_changed)
+        self.ages = AgentAges(self.agents, self.state, self.events, self._places_changed)
         self.metrics.follow(self)
 
     # --- what the extender and the probes ask ----------------------------------------------------
@@ -238,9 +238,13 @@ class Controller:
             self.probes.heard(node, before, now)
         self.batch.room_appeared()
 
-    def _reach_changed(self) -> None:
-        """Other measurements or domains count: what waits may be near enough, what runs may have come too far apart."""
+    def _places_changed(self) -> None:
+        """Other domains count."""
         self.published.changed()
+        self._measured()
+
+    def _measured(self) -> None:
+        """Reach is another: what waits may be near enough, what runs may have come too far apart."""
         self.batch.room_appeared()
         self.announcer.nodes_changed()
 

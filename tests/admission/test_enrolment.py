@@ -262,6 +262,33 @@ async def test_an_agent_enrols_reports_and_renews_before_the_end(tmp_path: Path)
         assert enrolment.issued == 2
 
 
+async def test_an_agent_whose_authority_is_gone_asks_for_another_certificate(tmp_path: Path) -> None:
+    known = HubState()
+    async with contextlib.AsyncExitStack() as stack:
+        here = await stack.enter_async_context(place())
+        port = await stack.enter_async_context(
+            hub_side.listening(hub_side.Hub(known), "127.0.0.1", 0, tls=here.certificate.parts)
+        )
+        (tmp_path / "token").write_text(here.api.knows("t", "n1"))
+        (tmp_path / "ca.crt").write_text(here.api.objects[CONFIG_MAP]["data"]["ca.crt"])
+        settings = AgentSettings(
+            node_name="n1", hub=f"127.0.0.1:{port}", hub_name=HUB_NAME, enrol=here.where, enrol_dir=str(tmp_path)
+        )
+        enrolment = agent_side.Enrolment(settings)
+        await enrolment.credentials()
+        # Somebody deletes the Secret: another authority is made, and what the old one signed is worth nothing.
+        here.api.objects.clear()
+        here.api.knows("t", "n1")
+        await here.certificate.refresh()
+        (tmp_path / "ca.crt").write_text(here.api.objects[CONFIG_MAP]["data"]["ca.crt"])
+        client = HubClient(settings, boot_id="b", version="0", chance=lambda: 0.002, enrolment=enrolment)
+        client.tell(two_gpus())
+        await stack.enter_async_context(_running(client))
+        await until(partial(_reported, client))
+        assert client.breaks >= 3
+        assert enrolment.issued == 2
+
+
 def _reported(client: HubClient) -> bool:
     return client.sent["full"] == 1
 

@@ -1,7 +1,8 @@
 """EDGE: an agent's own certificate: asked for with the pod's token when the hub is called, kept in memory.
 
-Decides when to ask: before a connection, if two thirds of the certificate's life are over. A certificate that is still
-good is used if asking fails. It must never write a key anywhere.
+Decides when to ask: before a connection, if two thirds of the certificate's life are over, or if several connections
+with it came to nothing: its authority may be gone. A certificate that is still good is used if asking fails. It must
+never write a key anywhere.
 """
 
 from __future__ import annotations
@@ -56,14 +57,20 @@ class Enrolment:
     ) -> None:
         self._settings, self._clock, self._make_key = settings, clock, make_key
         self._held: _Held | None = None
+        self._doubted = False
         self.issued = 0
+
+    def doubt(self) -> None:
+        """The hub may not believe the certificate that there is: ask for another before the next connection."""
+        self._doubted = True
 
     async def credentials(self) -> grpc.ChannelCredentials:
         """For the next connection to the hub. Raises NotEnrolledError; BadInput for a folder that cannot be used."""
         held = self._held
-        if held is None or held.left(self._clock()) < 1 / 3:
+        if held is None or self._doubted or held.left(self._clock()) < 1 / 3:
             try:
                 held = self._held = await self._ask()
+                self._doubted = False
                 self.issued += 1
             except (NotEnrolledError, NoKeyError) as error:
                 if held is None or held.left(self._clock()) <= 0:

@@ -34,6 +34,7 @@ START_PAUSE_S: Final = 2.0  # before the first connection of a process: starts a
 FIRST_PAUSE_S: Final = 10.0  # 5,000 agents of a hub that died come back at 500 a second
 LAST_PAUSE_S: Final = 60.0
 ACK_LIMIT_S: Final = 30.0
+DOUBT_AFTER: Final = 3  # connections in a row that came to nothing, until another certificate is asked for
 PROTOCOL: Final = 1
 
 Orders = Callable[[wire.ProbeOrders], None]
@@ -81,10 +82,10 @@ class HubClient:
 
     async def run(self) -> None:
         """Until cancelled. The first connection, too, waits a random part of a pause."""
-        pause_s = START_PAUSE_S
+        pause_s, in_vain = START_PAUSE_S, 0
         while True:
             await asyncio.sleep(pause_s * self._chance())
-            began = asyncio.get_running_loop().time()
+            began, before = asyncio.get_running_loop().time(), sum(self.sent.values())
             try:
                 channel = self._made_channel() if self._made_channel else await self._channel()
                 try:
@@ -96,6 +97,9 @@ class HubClient:
                 self._broken(_said(error))
             except (BadInput, NotEnrolledError, OSError, _Quiet) as error:
                 self._broken(str(error))
+            in_vain = in_vain + 1 if sum(self.sent.values()) == before else 0
+            if in_vain >= DOUBT_AFTER and self._enrolment is not None:
+                self._enrolment.doubt()
             lasted = asyncio.get_running_loop().time() - began
             # The pause starts over only after a stream that was worth something.
             pause_s = FIRST_PAUSE_S if lasted > LAST_PAUSE_S else min(max(FIRST_PAUSE_S, pause_s * 2), LAST_PAUSE_S)

@@ -25,12 +25,29 @@ _MAX_SCRIPT_CHARS: Final = 100
 _MAX_SHELLS: Final = 3  # one in another
 _SCRIPT_ENDINGS: Final = frozenset({"sh", "bash", "py"})
 _FIRST_WORDS: Final = 8
+_SERVERS: Final = frozenset({"vllm", "vllm.entrypoints.cli.main", "sglang", "trtllm-serve"})
 _RAY_SCRIPT: Final = "multi-node-serving.sh"  # vllm-project/vllm examples/online_serving
 _MODEL_FLAGS: Final = ("--model", "--model-path", "--model-dir")  # the last is LightLLM's
 # Commands that show, test or set text but never serve: an option that they are given is somebody else's.
 _SILENT: Final = frozenset(
     {
-        *("echo", "printf", "[", "[[", "test", "cat", "grep", "logger", ":", "read", "sed", "awk", "ls", "sleep"),
+        *(
+            "echo",
+            "printf",
+            "[",
+            "[[",
+            "test",
+            "cat",
+            "grep",
+            "logger",
+            ":",
+            "read",
+            "sed",
+            "awk",
+            "ls",
+            "sleep",
+            "tail",
+        ),
         *("mkdir", "touch", "rm", "cp", "mv", "ln", "chmod", "chown", "cd", "apt", "apt-get", "pip", "pip3"),
     }
 )
@@ -47,7 +64,7 @@ class EngineCall:
     flags: Mapping[str, tuple[str, ...]]
     program: Program
     scripts: tuple[str, ...]  # names of the shell and Python files that it starts, without folder and ending
-    ray: bool  # Ray spans its copy over several pods
+    ray: bool  # Ray spans its copy over several pods, which have different command lines
     model: str  # "" when it is not said, or said through a variable that cannot be read here
 
     @property
@@ -69,6 +86,8 @@ def engine_calls(pod: Pod) -> tuple[EngineCall, ...]:
         words = list(chain.from_iterable(commands))
         flags = _flags(commands)
         program = program_of(commands, flags, container.image, bool(container.command))
+        if container.command and not commands:
+            program = Program(other="waiting shell")  # `sleep infinity`: whoever comes to it starts what he likes
         calls.append(
             EngineCall(
                 container.name,
@@ -117,7 +136,7 @@ def _words(argv: Sequence[str], env: Mapping[str, str], complete: bool) -> Itera
         if position == script_at:
             if position:
                 yield END  # the script's first command begins here, not with the shell
-            yield from script_words(word, env, complete)
+            yield from script_words(word, env, complete, argv[position + 2 :] if position else ())
         else:
             yield word
 
@@ -165,15 +184,19 @@ def _scripts(commands: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def _by_ray(commands: Sequence[Sequence[str]], flags: Mapping[str, tuple[str, ...]]) -> bool:
-    """`ray start`, vLLM's own script around it, or an engine that is told to use Ray."""
-    if "ray" in flags.get("--distributed-executor-backend", ()):
-        return True
+    """It is the head of a Ray cluster, or joins one: by `ray start`, vLLM's own script around it, or the engine's flag.
+
+    A script that does both tells its pods apart itself, and each of them names the engine.
+    """
+    heads, joins = "ray" in flags.get("--distributed-executor-backend", ()), False
     for command in commands:
         for before, word in pairwise(command):
             base = before.rpartition("/")[2]
-            if (base == "ray" and word == "start") or base == _RAY_SCRIPT:
-                return True
-    return False
+            if base == _RAY_SCRIPT:
+                heads, joins = heads or word == "leader", joins or word != "leader"
+            elif base == "ray" and word == "start":
+                heads, joins = heads or "--head" in command, joins or "--head" not in command
+    return heads != joins
 
 
 def _model(container: Container, words: Sequence[str], flags: Mapping[str, tuple[str, ...]]) -> str:
@@ -190,7 +213,7 @@ def _positional(container: Container, words: Sequence[str], flags: Mapping[str, 
     before = ""
     for position, word in enumerate(words):
         # args alone: the image's entry point is `vllm`
-        starts = before in ("vllm", "sglang", "trtllm-serve") or (not position and not container.command)
+        starts = before in _SERVERS or (not position and not container.command)
         if word == "serve" and starts:
             return words[position + 1]
         if before in ("trtllm-serve", "api_server") and not word.startswith("-") and word not in (END, "disaggregated"):

@@ -131,6 +131,7 @@ _IMAGE_ENGINES: Final = (
     ("tensorrtllm", TRTLLM),
     ("inference-sim", VLLM),
     ("text-generation-inference", "TGI"),
+    ("huggingfaceserver", VLLM),  # KServe's own server, whose engine is vLLM
 )
 # What makes a TensorRT-LLM server a context or a generation server stands in this file alone.
 _TRTLLM_FILES: Final = frozenset({"--extra-llm-api-options", "--extra-llm-api-config", "--metadata-server-config-file"})

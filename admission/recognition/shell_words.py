@@ -29,7 +29,7 @@ _SCRIPT_WORD = re.compile(
 _PLAIN_WORD = re.compile(r"[^\s\"'\\$#;&|]+", re.ASCII)
 _WORD_PART = re.compile(r'"((?:[^"\\]|\\.)*+)"|\'([^\']*+)\'|\\(.)|([^"\'\\]++)', re.DOTALL)
 _ESCAPED_IN_QUOTES = re.compile(r'\\(["\\$`\n])')
-_SHELL_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^{}$`]*))?\})", re.ASCII)
+_SHELL_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*|[1-9])|\{([A-Za-z_]\w*|[1-9])(?::?-([^{}$`]*))?\})", re.ASCII)
 _BARE_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})", re.ASCII)
 _KUBELET_VARIABLE = re.compile(r"\$\(([A-Za-z_][\w.-]*)\)", re.ASCII)
 _ASSIGNMENT = re.compile(r"(?<![\w$-])([A-Za-z_]\w*)(\+?)=", re.ASCII)
@@ -38,6 +38,7 @@ _ITSELF = re.compile(r'([A-Za-z_]\w*)="\$(?:\1(?!\w)|\{\1\})', re.ASCII)
 _REST = re.compile(r'([^"\\$`]*)"(?=[\s;&|]|$)()()')
 _CONDITION = re.compile(r"\b(?:if|case|while|until|for|function)\b|&&|\|\||\(\)")
 _ARRAY: Final = re.compile(r"[A-Za-z_]\w*\+?=\(", re.ASCII)  # ARGS=( and ARGS+=( of bash: words of a command to come
+_OTHER_PARAMETERS = re.compile(r"\(\s*\)|\b(?:function|set|shift)\b")  # `$1` may be another one by then
 _MAX_DEFAULTS: Final = 256
 _NEVER: Final = 1 << 30  # a count that no script reaches
 
@@ -82,13 +83,16 @@ def _command_string(argv: Sequence[str], position: int) -> int:
     return -1
 
 
-def script_words(script: str, env: Mapping[str, str], complete: bool) -> Iterator[str]:
+def script_words(script: str, env: Mapping[str, str], complete: bool, parameters: Sequence[str] = ()) -> Iterator[str]:
     """The words of a script, quotes taken off, END between commands.
 
     `complete`: `env` names every variable that the container starts with, so that defaults can be believed.
+    `parameters`: what the shell was given as `$1` and so on.
     """
     script = script.replace("\\\n", " ")
     known, unsure = _variables(script, env)
+    if parameters and not _OTHER_PARAMETERS.search(script):
+        known = {**known, **{str(at): value for at, value in enumerate(parameters[:9], start=1)}}
     defaults = complete
     in_array = False
     for match in _SCRIPT_WORD.finditer(script):

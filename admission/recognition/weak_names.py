@@ -48,7 +48,8 @@ _ROLE_VARIABLES: Final = frozenset(
 _KV_ROLES: Final = {"kv_producer": Says.PREFILL, "kv_consumer": Says.DECODE}
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SPLIT = re.compile(r"[-_.]+")
-_PHASES: Final = {"prefill": Says.PREFILL, "decode": Says.DECODE}
+_PHASES: Final = {"prefill": Says.PREFILL, "prefiller": Says.PREFILL, "decode": Says.DECODE}
+_OF_OWNERS: Final = {"decoder": Says.DECODE}  # of a container it is half of a model rather than of a service
 # Words that turn the meaning of the one behind or before them.
 _BEFORE: Final = frozenset(
     {"no", "non", "chunked", "without", "disable", "chunk", "speculative", "spec", "draft", "prefix", "long", "fast"}
@@ -56,7 +57,19 @@ _BEFORE: Final = frozenset(
 _AFTER: Final = frozenset(
     {
         *("cache", "only", "heavy", "free", "optimized", "url", "uri", "decode", "prefill", "length", "predictor"),
-        *("bench", "benchmark", "test", "tests", "tester", "eval", "profiler", "tuner", "validator", "simulator"),
+        *(
+            "bench",
+            "benchmark",
+            "test",
+            "tests",
+            "tester",
+            "eval",
+            "profiler",
+            "tuner",
+            "profile",
+            "validator",
+            "simulator",
+        ),
         *("warmer", "warmup", "loader", "download", "downloader", "builder", "dataset", "client", "replay", "trace"),
         *("train", "trainer", "training", "notebook", "exporter", "monitor", "dashboard", "metrics"),
     }
@@ -87,7 +100,7 @@ def hints(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
         ("setting", _settings(pod, calls)),
         ("script", _named(_script_names(engines))),
         ("container", _named(_container_names(engines), words)),
-        ("owner", _named(_owner_names(pod), words)),
+        ("owner", _named(_owner_names(pod), {**words, **_OF_OWNERS})),
     ):
         found = list(kind)
         serves = serves_language_models if where == "owner" else may_serve

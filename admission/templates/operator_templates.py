@@ -244,9 +244,10 @@ def inference_service(document: Raw, namespace: str) -> Iterator[PodTemplate]:
     """kserve/kserve v1beta1: one predictor, which serves both phases unless its arguments say otherwise."""
     name = _name(document)
     predictor = mapping(mapping(document.get("spec")).get("predictor"))
-    containers = sequence(predictor.get("containers")) or [
-        {"name": "kserve-container", **mapping(predictor.get("model"))}
-    ]
+    model = mapping(predictor.get("model"))
+    if mapping(model.get("modelFormat")).get("name") == "huggingface":
+        model = {"image": "kserve/huggingfaceserver", **model}  # what its serving runtime brings
+    containers = sequence(predictor.get("containers")) or [{"name": "kserve-container", **model}]
     labels = {"serving.kserve.io/inferenceservice": name, "component": "predictor"}
     raw = filled({"spec": {**predictor, "containers": containers}}, Filled(labels, generate_name=f"{name}-predictor-"))
     yield PodTemplate(str(document.get("kind")), namespace, name, "", raw, count(predictor.get("minReplicas")))

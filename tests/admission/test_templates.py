@@ -87,5 +87,7 @@ def test_a_workload(name: str) -> None:
         for e in found
     ]
     assert seen == case["expect"]
+    if "units" in case:
+        assert [f"{e.unit}, {e.size} pods" for e in found] == case["units"]
     said = " ".join(warning for entry in found for warning in entry.warnings)
     assert all(text in said for text in case.get("tells", [])), said

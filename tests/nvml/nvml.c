@@ -23,7 +23,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, SMALL = 7, TIMEOUT = 10, VERSION = 25 };
+enum { OK = 0, UNINITIALIZED = 1, INVALID = 2, NOT_SUPPORTED = 3, NO_PERMISSION = 4, NOT_FOUND = 6, SMALL = 7, TIMEOUT = 10, LOST = 15, VERSION = 25 };
 enum { MOST = 1 << 14, GPUS = 128, MIGS = 8 };
 
 typedef struct { int gpu, mig; } Device;  // mig is -1 for the GPU itself
@@ -43,7 +43,7 @@ typedef struct { Device *device; unsigned long long type, data; unsigned gi, ci;
 static Device gpus[GPUS], migs[GPUS][MIGS];
 static Instance instances[GPUS][MIGS];
 static char *text, *keys[MOST], *values[MOST];
-static int up, xids_taken;
+static int up, xids_taken, registered[GPUS];
 
 static unsigned hash(const char *key) {
   unsigned h = 2166136261u;
@@ -121,6 +121,7 @@ int nvmlDeviceGetCount_v2(unsigned *to) {
 }
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, Device **to) {
+  if (failing("nvmlDeviceGetHandleByIndex_v2", index) == LOST && index < GPUS) registered[index] = 0;  // errors go nowhere any more
   ENTER(index);
   if (index >= NUM("count")) return INVALID;
   *to = &gpus[index];
@@ -356,10 +357,16 @@ int nvmlGpuInstanceGetInfo(Instance *of, InstanceInfo *to) {
 
 // --- events
 
-int nvmlEventSetCreate(int **to) { static int set; ENTER(-1); *to = &set; return OK; }
-int nvmlEventSetFree(int *set) { (void)set; return OK; }
+int nvmlEventSetCreate(int **to) { static int set; ENTER(-1); memset(registered, 0, sizeof registered); *to = &set; return OK; }
+int nvmlEventSetFree(int *set) { (void)set; ENTER(-1); return OK; }
 int nvmlDeviceGetSupportedEventTypes(Device *d, unsigned long long *to) { ENTER(d->gpu); *to = 0x9; return OK; }
-int nvmlDeviceRegisterEvents(Device *d, unsigned long long types, int *set) { (void)set; ENTER(d->gpu); return types & ~0x9ull ? NOT_SUPPORTED : OK; }
+int nvmlDeviceRegisterEvents(Device *d, unsigned long long types, int *set) {
+  (void)set;
+  ENTER(d->gpu);
+  if (types & ~0x9ull) return NOT_SUPPORTED;
+  registered[d->gpu] = 1;
+  return OK;
+}
 
 int nvmlEventSetWait_v2(int *set, Event *to, unsigned ms) {
   (void)set;
@@ -371,6 +378,7 @@ int nvmlEventSetWait_v2(int *set, Event *to, unsigned ms) {
     return TIMEOUT;
   }
   xids_taken++;
+  if (!registered[gpu]) return TIMEOUT;  // nobody listens to this GPU
   *to = (Event){&gpus[gpu], 8, code, ~0u, ~0u};
   return OK;
 }

@@ -278,6 +278,28 @@ def lose(machine: Machine, gpu: int) -> None:
     machine.nvml[f"error.gpu.{gpu}"] = 15
 
 
+def vgpu_guest() -> Machine:
+    """A virtual machine with a vGPU: no links, no MIG, no PCIe levels, every device under one made-up root, no NUMA."""
+    machine = Machine("vgpu-guest", modules=("nvidia",), numa_nodes=1)
+    cards = [Card(("pci0000:00", f"0000:00:{5 + n:02x}.0"), -1) for n in range(2)]
+    _gpus(machine, "NVIDIA A100D-20C", 7, 20480, 1344, cards)
+    machine.nics = [NicCard(("pci0000:00", "0000:00:09.0"), -1, "", "ens9", "10000 Gb/sec")]
+    for n in range(2):
+        del machine.nvml[f"gpu.{n}.mig"]
+    machine.nvml |= {"error.nvmlDeviceGetSupportedEventTypes": 3, "error.nvmlDeviceGetBAR1MemoryInfo": 3}
+    return machine
+
+
+def wsl() -> Machine:
+    """Windows Subsystem for Linux: NVML answers, and there is no PCI tree of the GPU to be seen."""
+    machine = Machine("wsl", modules=(), numa_nodes=1)
+    _gpus(machine, "NVIDIA RTX 6000 Ada Generation", 8, 49140, 600, [Card(("pci0000:00", "0000:01:00.0"), -1)])
+    del machine.nvml["gpu.0.mig"]
+    machine.nvml |= {"error.nvmlEventSetCreate": 3, "error.nvmlDeviceGetSupportedEventTypes": 3}
+    machine.gpus = []
+    return machine
+
+
 def clique_in_progress() -> Machine:
     """A GB200 tray whose fabric is still starting: 3 of 4 GPUs done."""
     machine = gb200_nvl72()
@@ -296,6 +318,8 @@ MACHINES: dict[str, Callable[[], Machine]] = {
     "a30-mig": a30_mig,
     "one-card-lost": one_card_lost,
     "clique-in-progress": clique_in_progress,
+    "vgpu-guest": vgpu_guest,
+    "wsl": wsl,
 }
 
 

@@ -12,7 +12,15 @@ import uuid
 from typing import Any, Final
 
 from topology.agent.nvml_mig import read_mig
-from topology.agent.nvml_session import FUNCTION_NOT_FOUND, NO_PERMISSION, NOT_SUPPORTED, Asker, reason
+from topology.agent.nvml_session import (
+    FUNCTION_NOT_FOUND,
+    NO_PERMISSION,
+    NOT_SUPPORTED,
+    TIMEOUT,
+    VERSION_MISMATCH,
+    Asker,
+    reason,
+)
 from topology.facts.report import NO_CLUSTER, Fabric, FabricState, Gpu, Memory, MemoryKind, NvLink, Remote
 
 _MIB: Final = 2**20
@@ -42,6 +50,10 @@ _ARCHITECTURES: Final = {
 _SPEED_FIELD, _STATE_FIELD, _COUNT_FIELD = 164, 165, 91  # NVML_FI_DEV_NVLINK_GET_SPEED, _GET_STATE, _LINK_COUNT
 
 
+_NO_ADDRESS: Final = ("0000:00:00.0", "ffff:ff:1f.7", "ffffffff:ffff:ff.0", "ffffffff:ff:ff.0", "ffff:ff:ff.0")
+"""What stands where the far end of a link has no PCI address, as with newer NVSwitches and in guests."""
+
+
 def bus_id(info: Any) -> str:
     """NVML's `00000000:1B:00.0` as the kernel writes it: `0000:1b:00.0`; a domain above ffff keeps its digits."""
     text = info.busId.decode() if isinstance(info.busId, bytes) else str(info.busId)
@@ -49,10 +61,10 @@ def bus_id(info: Any) -> str:
     return f"{int(domain or '0', 16):04x}:{rest}"
 
 
-def read_gpu(asker: Asker, handle: Any, index: int, gpu_uuid: str) -> tuple[Gpu, list[Memory]]:
+def read_gpu(asker: Asker, handle: Any, index: int, gpu_uuid: str, *, patient: bool = True) -> tuple[Gpu, list[Memory]]:
     """The GPU and its memory readings, those of its MIG instances after its own.
 
-    Raises GpuGone, NvmlGone, and MigChanging while somebody divides it anew.
+    Raises GpuGone, NvmlGone, and, if `patient`, MigChanging while somebody divides it anew.
     """
     nvml = asker.nvml
     name = asker.ask("name", "nvmlDeviceGetName", handle)
@@ -60,7 +72,7 @@ def read_gpu(asker: Asker, handle: Any, index: int, gpu_uuid: str) -> tuple[Gpu,
     bar1 = asker.ask("bar1_total_bytes", "nvmlDeviceGetBAR1MemoryInfo", handle)
     architecture = asker.ask("architecture", "nvmlDeviceGetArchitecture", handle)
     own = read_memory(asker, handle, gpu_uuid)
-    mig, instances = read_mig(asker, handle, own.total_bytes if own else None)
+    mig, instances = read_mig(asker, handle, own.total_bytes if own else None, patient=patient)
     if mig is not None and mig.enabled and (own is None or own.kind is MemoryKind.UNIFIED):
         asker.refused.pop("memory", None)  # the instances' sum stands for it
         own = _sum(gpu_uuid, instances)
@@ -97,7 +109,8 @@ def read_memory(asker: Asker, handle: Any, gpu_uuid: str) -> Memory | None:
     if code == 0:
         return Memory(uuid=gpu_uuid, total_bytes=int(old.total), used_bytes=int(old.used), free_bytes=int(old.free))
     asker.refused["memory"] = reason(code if first == FUNCTION_NOT_FOUND else first)
-    if NOT_SUPPORTED in (first, code) and NO_PERMISSION not in (first, code):
+    # Both versions must say so: a slow or half-broken driver that refuses one of them has memory of its own.
+    if code == NOT_SUPPORTED and first in (NOT_SUPPORTED, FUNCTION_NOT_FOUND, VERSION_MISMATCH):
         return Memory(uuid=gpu_uuid, kind=MemoryKind.UNIFIED)
     return None
 
@@ -143,6 +156,7 @@ def read_links(asker: Asker, handle: Any) -> tuple[NvLink, ...]:
             remote = _REMOTES.get(asker.ask("", "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link, quiet=True))
             pci = asker.ask("", "nvmlDeviceGetNvLinkRemotePciInfo", handle, link, quiet=True)
             address = bus_id(pci) if pci is not None and pci.busId else None
+            address = None if address in _NO_ADDRESS else address
             version = _VERSIONS.get(asker.ask("", "nvmlDeviceGetNvLinkVersion", handle, link, quiet=True))
         found.append(
             NvLink(
@@ -156,6 +170,8 @@ def read_links(asker: Asker, handle: Any) -> tuple[NvLink, ...]:
         )
     if refusals and not found:
         asker.refused["nvlinks"] = reason(refusals[0])
+    elif TIMEOUT in refusals:
+        asker.refused["nvlinks"] = reason(TIMEOUT)  # those that are not in the list were not asked for
     return tuple(found)
 
 
@@ -211,5 +227,16 @@ def _fabric(info: Any) -> Fabric:
         clique_id=int(info.cliqueId) if state is FabricState.COMPLETED else None,
         status=int(info.status) if state is FabricState.COMPLETED else None,
         health_mask=None if mask is None else int(mask),
-        health=_HEALTH.get(int(getattr(info, "healthSummary", 0))),
+        health=_HEALTH.get(int(getattr(info, "healthSummary", 0))) or _by_mask(int(mask or 0)),
     )
+
+
+def _by_mask(mask: int) -> str | None:
+    """What the parts of the health mask come to where the driver gives no summary; None: nothing is known to be wrong.
+
+    nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*: two bits each, 1 is true; four bits of configuration, above 1 is a fault.
+    """
+    degraded, unhealthy, configuration = mask & 3, mask >> 4 & 3, mask >> 8 & 0xF
+    if unhealthy == 1 or configuration > 1:
+        return "unhealthy"
+    return "limited" if degraded == 1 else None

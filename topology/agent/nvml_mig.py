@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Final
 
-from topology.agent.nvml_session import INVALID_ARGUMENT, NO_PERMISSION, NOT_FOUND, Asker, reason
+from topology.agent.nvml_session import INVALID_ARGUMENT, NO_PERMISSION, NOT_FOUND, Asker, GpuGone, reason
 from topology.facts.report import Memory, Mig, MigInstance, MigProfile
 
 _PROFILES: Final = 0x12  # NVML_GPU_INSTANCE_PROFILE_COUNT
@@ -22,10 +22,13 @@ class MigChanging(Exception):  # noqa: N818  # says what happened
     """Instances came or went between two questions: this look at the GPU is worth nothing."""
 
 
-def read_mig(asker: Asker, handle: Any, total_bytes: int | None) -> tuple[Mig | None, list[Memory]]:
+def read_mig(
+    asker: Asker, handle: Any, total_bytes: int | None, *, patient: bool = True
+) -> tuple[Mig | None, list[Memory]]:
     """The division and the memory of each instance; None for a GPU that cannot be divided.
 
-    `total_bytes` of the whole GPU, where it is known, names the profiles if the driver does not.
+    `total_bytes` of the whole GPU, where it is known, names the profiles if the driver does not. Raises MigChanging if
+    `patient`; else what is not answered of an instance costs that instance only.
     """
     modes = asker.ask("mig", "nvmlDeviceGetMigMode", handle)
     if modes is None:
@@ -34,7 +37,10 @@ def read_mig(asker: Asker, handle: Any, total_bytes: int | None) -> tuple[Mig | 
     profiles = _profiles(asker, handle)
     if not enabled:
         return Mig(enabled=False, enabled_after_reset=after, profiles=tuple(profiles)), []
-    instances, memory = _devices(asker, handle, profiles, total_bytes)
+    try:
+        instances, memory = _devices(asker, handle, profiles, total_bytes, patient=patient)
+    except GpuGone:
+        raise MigChanging from None  # of an instance that is no more; a lost GPU says so at the next look
     places = _instances(asker, handle, profiles)
     used = {instance.gpu_instance_id for instance in instances}
     names: dict[int | None, MigProfile] = {profile.id: profile for profile in profiles}
@@ -65,7 +71,7 @@ def _placed(instance: MigInstance, profile: MigProfile | None, start: int | None
 
 
 def _devices(
-    asker: Asker, handle: Any, profiles: list[MigProfile], total_bytes: int | None
+    asker: Asker, handle: Any, profiles: list[MigProfile], total_bytes: int | None, *, patient: bool
 ) -> tuple[list[MigInstance], list[Memory]]:
     """MIG devices: the instances that work can be put on. Indices have gaps."""
     count = asker.ask("mig.instances", "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
@@ -74,29 +80,29 @@ def _devices(
         code, device = asker.answer("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
         if code == NOT_FOUND:
             continue
-        if code == INVALID_ARGUMENT:
+        if code == INVALID_ARGUMENT and patient:
             raise MigChanging
         if code:
             asker.refused["mig.instances"] = reason(code)
             break
-        name = _sure(asker, "nvmlDeviceGetUUID", device)
-        gpu_instance = _sure(asker, "nvmlDeviceGetGpuInstanceId", device)
+        name = _sure(asker, patient, "nvmlDeviceGetUUID", device)
+        gpu_instance = _sure(asker, patient, "nvmlDeviceGetGpuInstanceId", device)
         if name is None or gpu_instance is None:
             continue
-        attributes = _sure(asker, "nvmlDeviceGetAttributes_v2", device)
+        attributes = _sure(asker, patient, "nvmlDeviceGetAttributes_v2", device)
         profile = None if attributes is None else _profile_name(attributes, profiles, total_bytes)
         instances.append(
             MigInstance(
                 gpu_instance_id=int(gpu_instance),
-                compute_instance_id=_sure(asker, "nvmlDeviceGetComputeInstanceId", device),
+                compute_instance_id=_sure(asker, patient, "nvmlDeviceGetComputeInstanceId", device),
                 uuid=str(name),
                 profile=profile,
                 compute_slices=None if attributes is None else int(attributes.gpuInstanceSliceCount),
             )
         )
-        reading = _sure(asker, "nvmlDeviceGetMemoryInfo", device, asker.nvml.nvmlMemory_v2)
+        reading = _sure(asker, patient, "nvmlDeviceGetMemoryInfo", device, asker.nvml.nvmlMemory_v2)
         reserved = None if reading is None else int(reading.reserved)
-        reading = _sure(asker, "nvmlDeviceGetMemoryInfo", device) if reading is None else reading
+        reading = _sure(asker, patient, "nvmlDeviceGetMemoryInfo", device) if reading is None else reading
         if reading is not None:
             memory.append(
                 Memory(
@@ -122,10 +128,10 @@ def _profile_name(attributes: Any, profiles: list[MigProfile], total_bytes: int 
     return f"{slices}g.{round(eighths / 8 * -(-total_bytes // 2**30))}gb"
 
 
-def _sure(asker: Asker, function: str, *args: Any) -> Any:
+def _sure(asker: Asker, patient: bool, function: str, *args: Any) -> Any:
     """An answer about a MIG device; the device being gone spoils the whole look."""
     code, found = asker.answer(function, *args)
-    if code in (INVALID_ARGUMENT, NOT_FOUND):
+    if code in (INVALID_ARGUMENT, NOT_FOUND) and patient:
         raise MigChanging
     if code:
         asker.refused.setdefault("mig.instances", reason(code))

@@ -18,7 +18,7 @@ from topology.agent.nvml_gpu import read_gpu
 from topology.agent.nvml_mig import MigChanging
 from topology.agent.nvml_session import TIMEOUT, Asker, GpuGone, NvmlGone, Session, reason
 from topology.clock import monotonic_s
-from topology.facts.report import Distance, Gpu, GpuPair, Health, Memory, NvmlState, Xid
+from topology.facts.report import Distance, Gpu, GpuPair, Health, Memory, NvmlState, Remote, Xid
 
 log = logging.getLogger(__name__)
 
@@ -34,6 +34,8 @@ _LEVELS: Final = {
 _XID: Final = 0x8  # nvmlEventTypeXidCriticalError
 _HARMLESS_XIDS: Final = frozenset({13, 31, 43, 45, 68, 109})  # an application's fault: the GPU goes on
 _MOST_XIDS: Final = 32
+_MOST_SKIPPED: Final = 3
+"""Looks in a row that a MIG layout may be changing; beyond, the driver will not tell, which costs those fields only."""
 _MOST_EVENTS: Final = 256  # taken in one collection
 
 
@@ -61,6 +63,8 @@ class NvmlReader:
         self._known: dict[str, Gpu] = {}  # by uuid: the last that was read of each
         self._xids: dict[str, dict[int, Xid]] = {}
         self._events: Any = None
+        self._listening: frozenset[str] = frozenset()  # GPUs whose errors go to it
+        self._skipped = 0  # looks in a row that were worth nothing
         self._said: set[tuple[str, str]] = set()
 
     def read(self, now_s: float) -> NvmlReading:
@@ -69,14 +73,18 @@ class NvmlReader:
             state = NvmlState.LOST if self.session.was_up else NvmlState.ABSENT
             return NvmlReading(state=state, problem=self.session.problem)
         try:
-            return self._look(now_s)
+            reading = self._look(now_s)
         except MigChanging:
+            self._skipped += 1
             return NvmlReading(state=NvmlState.OK, skipped="the MIG layout is being changed")
         except NvmlGone as gone:
             self._events = None
             self._xids.clear()  # whatever comes back was started anew
             self.session.lost(gone.code)
             return NvmlReading(state=NvmlState.LOST, problem=self.session.problem)
+        if not any(field == "mig.instances" for gpu in reading.gpus for field, _ in gpu.refused):
+            self._skipped = 0
+        return reading
 
     def close(self) -> None:
         """At the end."""
@@ -99,7 +107,10 @@ class NvmlReader:
                 code, handle = asker.answer("nvmlDeviceGetHandleByIndex", index)
                 code, uuid = (code, "") if code else asker.answer("nvmlDeviceGetUUID", handle)
                 if not code:
-                    gpu, readings = read_gpu(asker, handle, index, str(uuid))
+                    gpu, readings = read_gpu(asker, handle, index, str(uuid), patient=self._skipped < _MOST_SKIPPED)
+                    gpu = self._in_time(gpu)
+                    if asker.reset_required:
+                        gpu = replace(gpu, health=Health.UNHEALTHY, health_why="the driver wants it to be reset")
                     found[gpu.uuid] = gpu, handle
                     memory += readings
                     self._say(gpu)
@@ -111,6 +122,7 @@ class NvmlReader:
                 problems.append(f"GPU {index} does not answer and was never seen: {why}")
         if count and not found and not gone:
             raise NvmlGone(last_code)
+        found = _with_far_ends(found)
         self._take_events(nvml, found, now_s)
         for uuid in found:
             if (before := self._known.get(uuid)) is not None and before.health is Health.LOST:
@@ -142,11 +154,22 @@ class NvmlReader:
                     pairs.append(GpuPair(a=a, b=b, distance=_LEVELS[level]))
         return tuple(pairs)
 
+    def _in_time(self, gpu: Gpu) -> Gpu:
+        """With what was known before of parts for which the time ran out: a slow driver changes no hardware."""
+        before = self._known.get(gpu.uuid)
+        late = {field for field, why in gpu.refused if why == "timeout"}
+        if before is None or before.health is Health.LOST or not late:
+            return gpu
+        kept = {name: getattr(before, name) for name in ("nvlinks", "fabric", "mig") if name in late}
+        if any(field.startswith("mig.") for field in late):
+            kept["mig"] = before.mig
+        return replace(gpu, **kept)
+
     def _judged(self, gpu: Gpu) -> Gpu:
         """With the errors seen so far, and unfit because of them if they are the GPU's own."""
         xids = tuple(sorted(self._xids.get(gpu.uuid, {}).values(), key=lambda xid: (xid.at_s, xid.code)))[-_MOST_XIDS:]
         bad = [xid.code for xid in xids if xid.code not in _HARMLESS_XIDS]
-        if not bad:
+        if not bad or gpu.health is Health.UNHEALTHY:
             return replace(gpu, xids=xids) if xids else gpu
         return replace(gpu, xids=xids, health=Health.UNHEALTHY, health_why=f"the driver reported Xid {bad[-1]}")
 
@@ -156,8 +179,9 @@ class NvmlReader:
         """Takes what was queued since the last look; the driver queues, so no thread has to wait for it."""
         asker = Asker(nvml, monotonic_s() + self._per_gpu_s)
         try:
-            if self._events is None:
-                self._events = self._listen(asker, found)
+            if self._events is None or self._listening != frozenset(found):
+                self._stop_listening(nvml)  # a GPU that came back is another one to the driver
+                self._events, self._listening = self._listen(asker, found), frozenset(found)
             if self._events is None:
                 return
             by_handle = {ctypes.cast(handle, ctypes.c_void_p).value: uuid for uuid, (_, handle) in found.items()}
@@ -165,13 +189,23 @@ class NvmlReader:
                 code, event = asker.answer("nvmlEventSetWait_v2", self._events, 0)
                 if code:
                     if code != TIMEOUT:
-                        self._events = None  # made anew at the next look
+                        self._stop_listening(nvml)  # made anew at the next look
                     return
                 uuid = by_handle.get(ctypes.cast(event.device, ctypes.c_void_p).value)
-                if uuid is not None and event.eventType == _XID:
+                if uuid is None and event.device:
+                    uuid = asker.answer("nvmlDeviceGetUUID", event.device)[1]  # another handle of the same GPU
+                if uuid in found and event.eventType == _XID:
                     self._note(uuid, int(event.eventData), now_s)
         except GpuGone:
-            self._events = None
+            self._stop_listening(nvml)
+
+    def _stop_listening(self, nvml: Any) -> None:
+        events, self._events, self._listening = self._events, None, frozenset()
+        if events is not None:
+            try:
+                nvml.nvmlEventSetFree(events)
+            except nvml.NVMLError as error:
+                log.debug("the set of events could not be freed: %s", reason(error.value))
 
     def _listen(self, asker: Asker, found: dict[str, tuple[Gpu, Any]]) -> Any:
         code, events = asker.answer("nvmlEventSetCreate")
@@ -197,6 +231,22 @@ class NvmlReader:
             if (gpu.uuid, field) not in self._said:
                 self._said.add((gpu.uuid, field))
                 log.info("GPU %s does not tell %s: %s", gpu.uuid, field, why)
+
+
+def _with_far_ends(found: dict[str, tuple[Gpu, Any]]) -> dict[str, tuple[Gpu, Any]]:
+    """Far ends of which the driver tells the address and not the kind: a GPU of this node by its address, else a switch
+    (the rule of openucx/ucc, tl/cuda topology, for drivers that cannot tell the kind)."""
+    gpus = {gpu.bus_id for gpu, _ in found.values()}
+    done = {}
+    for uuid, (gpu, handle) in found.items():
+        links = tuple(
+            replace(link, remote=Remote.GPU if link.remote_bus_id in gpus else Remote.SWITCH)
+            if link.active and link.remote is None and link.remote_bus_id
+            else link
+            for link in gpu.nvlinks
+        )
+        done[uuid] = (gpu if links == gpu.nvlinks else replace(gpu, nvlinks=links)), handle
+    return done
 
 
 def _lost(gpu: Gpu) -> Gpu:

@@ -28,7 +28,7 @@ FIRST_PAUSE_S: Final = 5.0
 LAST_PAUSE_S: Final = 60.0
 UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 1, 2, 3, 4
 NOT_FOUND, DRIVER_NOT_LOADED, TIMEOUT, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 6, 9, 10, 12, 13
-GPU_IS_LOST, MISMATCH, UNKNOWN = 15, 18, 999
+GPU_IS_LOST, RESET_REQUIRED, MISMATCH, VERSION_MISMATCH, UNKNOWN = 15, 16, 18, 25, 999
 _REASONS: Final = {
     UNINITIALIZED: "uninitialized",
     INVALID_ARGUMENT: "invalid_argument",
@@ -40,9 +40,22 @@ _REASONS: Final = {
     LIBRARY_NOT_FOUND: "library_not_found",
     FUNCTION_NOT_FOUND: "function_not_found",
     GPU_IS_LOST: "gpu_is_lost",
-    16: "reset_required",
+    RESET_REQUIRED: "reset_required",
     MISMATCH: "driver_and_library_differ",
-    25: "version_mismatch",
+    VERSION_MISMATCH: "version_mismatch",
+    7: "insufficient_size",
+    8: "insufficient_power",
+    11: "irq_issue",
+    14: "corrupted_inforom",
+    17: "operating_system",
+    19: "in_use",
+    20: "out_of_memory",
+    21: "no_data",
+    23: "insufficient_resources",
+    26: "deprecated",
+    27: "not_ready",
+    28: "gpu_not_found",
+    29: "invalid_state",
     UNKNOWN: "unknown",
 }
 
@@ -170,6 +183,7 @@ class Asker:
         self.nvml, self._until_s = nvml, until_s
         self.refused: dict[str, str] = {}
         self.answered = 0
+        self.reset_required = False  # some answer said that the GPU must be reset before it can be used
 
     def ask(self, field: str, function: str | Callable[..., Any], *args: Any, quiet: bool = False) -> Any:
         """The answer of a pynvml function (by name) or of our own; None if it is refused.
@@ -197,6 +211,7 @@ class Asker:
                 raise GpuGone from None
             if error.value == UNINITIALIZED:
                 raise NvmlGone(error.value) from None
+            self.reset_required |= error.value == RESET_REQUIRED
             return int(error.value), None
         except Exception:  # whatever the bindings make of an odd answer costs this field only
             if str(function) not in _ODD:

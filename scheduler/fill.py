@@ -28,14 +28,15 @@ Ints = NDArray[np.int64]
 @dataclass(frozen=True, slots=True)
 class Load:
     """`count` pods of one phase and need (A,), the columns asked for; where they may go as far as pods that have places
-    are concerned, (N,), and how far from these that is, (N,) us."""
+    are concerned, (N,), and how far the farthest and the nearest of these is, (N,) us each."""
 
     phase: str
     need: Amount2D
     gpus: int
     count: int
     may: Mask
-    seen_us: Floats
+    farthest_us: Floats
+    nearest_us: Floats
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,15 @@ class Filling:
         self.gpus[node] -= placed * load.gpus
         self.places[index] += [node] * placed
         return placed
+
+    def take_back(self, index: int, node: int) -> None:
+        """The last pod that was put anywhere, one of this load, is taken off its node."""
+        load = self.loads[index]
+        if self.yard.cards is not None:
+            self.yard.cards.back(*self._put.pop())
+        self.free[node] += load.need
+        self.gpus[node] += load.gpus
+        self.places[index].pop()
 
     def undo(self) -> None:
         """As if nothing had been placed."""
@@ -140,7 +150,7 @@ def _spread(filling: Filling, index: int, domain: Ints, allowed: dict[str, Mask]
     nodes, slots = nodes[slots > 0], slots[slots > 0]
     if int(slots.sum()) < load.count:
         return False
-    far = load.seen_us[nodes]
+    far = load.farthest_us[nodes]
     if others:
         kind = yard.table.reach.kind[nodes]
         rows = [yard.table.reach.kind_row_us(int(k), yard.size_bytes)[kind] for k in _kinds(yard.table, others)]

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from scheduler.card_room import Asker, CardRoom
 from scheduler.fill import Load, Yard, fill
+from scheduler.fill_nearest import cannot, fill_nearest
 from scheduler.joint import Joint, Part, Partners, Problem
 from scheduler.narrow import Wanted, domains, regions
 from scheduler.objective import Floats, Objective, expected_pods, taken_gpus
@@ -109,30 +110,46 @@ class GangSearch:
                 return Found(places=best, expanded=spent, complete=True)
         if best is not None:
             return Found(places=best, expanded=spent, complete=True)
-        return self._everywhere(spent)
+        return self._nearest(wanted, spent) if self._bound.nearest else self._everywhere(spent)
 
     # --- the pieces ----------------------------------------------------------------------------
 
     def _filled(self, wanted: Sequence[Wanted], pods: int) -> Found:
         """For more pods than a joint search can weigh against each other."""
-        table, size, gpus = self._snapshot.table, self._bound.size_bytes, self._gpus
-        usable = self._objective.usable(int(gpus.max(initial=0)))
-        yard = Yard(table, self._free, gpus, usable, self._limit_us, size, self._cards)
-        loads = [
-            Load(item.phase, want.need, want.gpus, want.count, self._may(item), self._seen[item.phase].worst)
-            for item, want in zip(self._items, wanted, strict=True)
-        ]
+        yard, loads = self._yard(wanted)
         able = np.flatnonzero(np.logical_or.reduce([want.slots > 0 for want in wanted]))
         near = [able] if any(seen.pods for seen in self._seen.values()) else []
-        tried = domains(table, able, self._free, gpus, wanted, usable, most=_DOMAINS)
+        tried = domains(yard.table, able, self._free, self._gpus, wanted, yard.usable, most=_DOMAINS)
         if (places := fill(yard, loads, chain(near, tried))) is not None:
             return Found(tuple(tuple(nodes) for nodes in places), pods, complete=True)
+        if self._bound.nearest:
+            return self._nearest(wanted, 0)
         # Pod by pod over all nodes costs a millisecond a step: of very many only counting may say "no".
         most = self._policy.search_budget if pods <= _STEPPED else 0
         return self._everywhere(0, min(most, pods + PATIENCE))
 
+    def _nearest(self, wanted: Sequence[Wanted], spent: int) -> Found:
+        """A partner for each pod, over all nodes, clique by clique; else what counting says."""
+        yard, loads = self._yard(wanted)
+        pods = sum(load.count for load in loads)
+        if cannot(yard, loads):
+            return Found(None, spent, complete=True)
+        if (places := fill_nearest(yard, loads)) is not None:
+            return Found(tuple(tuple(nodes) for nodes in places), spent + pods, complete=True)
+        return Found(None, spent + pods, complete=False)
+
+    def _yard(self, wanted: Sequence[Wanted]) -> tuple[Yard, list[Load]]:
+        usable = self._objective.usable(int(self._gpus.max(initial=0)))
+        size = self._bound.size_bytes
+        yard = Yard(self._snapshot.table, self._free, self._gpus, usable, self._limit_us, size, self._cards)
+        loads = []
+        for item, want in zip(self._items, wanted, strict=True):
+            seen = self._seen[item.phase]
+            loads.append(Load(item.phase, want.need, want.gpus, want.count, self._may(item), seen.worst, seen.nearest))
+        return yard, loads
+
     def _everywhere(self, spent: int, most: int | None = None) -> Found:
-        """Over all nodes, for any plan at all; with `nearest` one that keeps to all partners is a plan too."""
+        """Over all nodes, for any plan at all."""
         size = self._bound.size_bytes
         fixed = {
             phase: np.unique(np.concatenate([*self._partners[phase], np.empty(0, dtype=np.int64)])).astype(np.int64)
@@ -140,8 +157,7 @@ class GangSearch:
         }
         left = self._policy.search_budget - spent if most is None else most
         found = Search(self._snapshot, self._items, fixed, self._limit_us, size, left, self._cards).run()
-        complete = found.complete and (not self._bound.nearest or found.places is not None)
-        return Found(found.places, spent + found.expanded, complete)
+        return Found(found.places, spent + found.expanded, found.complete)
 
     def _wanted(self, index: int) -> Wanted:
         item = self._items[index]

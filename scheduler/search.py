@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.card_room import CardRoom
+from scheduler.cliques import MOST_KINDS, clique_numbers, kinds_within
 from scheduler.memory_policy import CardNeed
 from topology.fragmentation.pod_shape import NOTHING, PodShape
 from topology.gpus.cards import CardRow
@@ -24,7 +25,6 @@ from topology.labels import DECODE, PREFILL
 from topology.reach.isochrone_sets import near_all
 from topology.snapshot import Amount2D, Mask, Snapshot, room_for
 
-_MOST_KINDS = 2_048
 _ROUNDS = 8
 _SHALLOW = 3
 """Placements after which what is still possible is counted anew: the first few decide about domains."""
@@ -120,8 +120,9 @@ class Search:
     def _leave_cliques(self) -> None:
         """Where nodes within the bound of each other form cliques, as in a tree of switches, a gang is in one of them:
         leave those that have room for all of it together, as far as counting tells."""
-        cliques = self._cliques()
-        if cliques is None or len({item.phase for item in self._items}) < 2:
+        if len(self._table.reach.first) > MOST_KINDS or len({item.phase for item in self._items}) < 2:
+            return
+        if (cliques := clique_numbers(self._table, self._kinds_within())) is None:
             return
         need = sum(int(item.need[self._gpu]) * item.count for item in self._items if len(item.need))
         smallest, pods = np.min([item.need for item in self._items], axis=0), len(self._queue)
@@ -132,28 +133,9 @@ class Search:
         for phase, allowed in self._allowed.items():
             self._allowed[phase] = allowed & enough[cliques]
 
-    def _cliques(self) -> NDArray[np.int64] | None:
-        """A number for each node, (N,), equal for those within the bound of each other; None where that is not so for
-        whoever is near to the same nodes, or where it would cost too much to find out."""
-        reach = self._table.reach
-        if not len(self._table) or len(reach.first) > _MOST_KINDS:
-            return None
-        rows, row_of = np.unique(self._kinds_within(), axis=0, return_inverse=True)
-        row_of = row_of.reshape(-1)
-        near = np.diagonal(self._kinds_within())
-        # Each kind is in exactly one row's clique: its own. A kind that is not even near its twins is near nobody.
-        if (rows.sum(axis=0) != near).any() or not rows[row_of[near], np.flatnonzero(near)].all():
-            return None
-        numbers: NDArray[np.int64] = np.where(
-            near[reach.kind], row_of[reach.kind], len(rows) + np.arange(len(self._table))
-        )
-        return numbers
-
     def _kinds_within(self) -> NDArray[np.bool_]:
         if self._within is None:
-            reach = self._table.reach
-            kinds = range(len(reach.first))
-            self._within = np.array([reach.kind_row_us(k, self._size) <= self._bound_us for k in kinds])
+            self._within = kinds_within(self._table, self._bound_us, self._size)
         return self._within
 
     def _rule_out(self, depth: int) -> None:
@@ -163,7 +145,7 @@ class Search:
         gangs impossible without trying a place. Where nearly every node is a kind of its own counting costs too much.
         """
         reach, everywhere = self._table.reach, np.arange(len(self._table))
-        if not len(everywhere) or len(reach.first) > _MOST_KINDS:
+        if not len(everywhere) or len(reach.first) > MOST_KINDS:
             return
         within = self._kinds_within()
         slots = [

@@ -7,11 +7,13 @@ the time that passes, and neighbours on a shared machine do not count.
 
 `NODES=500,5000` shortens the sizes, `PLANS=50` the number of plans for each.
 
-Then one gang of 3,000 pods on 5,000 nodes: where all of them fit, and where only some do beside a minimum of one pair.
+Then gangs with `pairing: nearest`, of up to 120 pods, on 5,000 nodes 70 to 98 % full: how many end undecided. At last
+one gang of 3,000 pods on 5,000 nodes: where all of them fit, and where only some do beside a minimum of one pair.
 """
 
 import gc
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from time import perf_counter, thread_time
@@ -22,6 +24,8 @@ from e2e.bench.report import Figure, Goal, matrix
 from e2e.bench.sizes import counted, numbers
 from scheduler.decision import Outcome
 from scheduler.plan import plan
+from scheduler.request import ReachBound
+from topology.labels import NEAREST
 
 WARM: Final = 5
 """Plans before the first that counts: they fill what is kept with the node table (acceptance, label groups)."""
@@ -29,6 +33,9 @@ WIDTHS: Final = (1, 2, 4, 8)
 """GPUs of every pod of a gang, in turn."""
 FULL: Final = 0.7
 GOALS: Final = {5_000: Goal("<=", 20.0)}
+NEAREST_GANGS: Final = ((4, 8, 4), (8, 8, 8), (2, 12, 8), (20, 20, 2), (40, 40, 4), (60, 60, 8))
+"""Prefill pods, decode pods, GPUs of each."""
+NEAREST_FULL: Final = (0.7, 0.8, 0.9, 0.95, 0.98)
 PODS: Final = 3_000
 CROWDED: Final = {"fits": (0.2, PODS // 2), "in part": (0.7, 1)}
 """How full the cluster is, and pods of each phase without which the gang does not go."""
@@ -58,8 +65,26 @@ def measure() -> Iterator[list[Figure]]:
         grown = math.log(last / first) / math.log(large / small)
         source = f"p99 from {small} to {large} nodes: 1 would be in proportion"
         yield [Figure("growth exponent", grown, "", Goal("<=", 0.999), source=source)]
+    yield [_nearest()]
     for said, (full, minimum) in CROWDED.items():
         yield [_crowd(said, full, minimum)]
+
+
+def _nearest() -> Figure:
+    """How many gangs are neither planned nor told that they have no place."""
+    ends, took = Counter[str](), []
+    for full in NEAREST_FULL:
+        cluster = Filled(5_000, seed=3, full=full)
+        for turn in range(4 * len(NEAREST_GANGS)):
+            cluster.churn()
+            asked = gang(*NEAREST_GANGS[turn % len(NEAREST_GANGS)])
+            bound = ReachBound(us=(1_000.0, 25.0)[turn // len(NEAREST_GANGS) % 2])
+            snapshot, began = cluster.snapshot(), thread_time()
+            ends[plan(replace(asked, pairing=NEAREST, bound=bound), snapshot, advise=False).outcome] += 1
+            took.append(1e3 * (thread_time() - began))
+    counted = ", ".join(f"{n} {outcome}" for outcome, n in sorted(ends.items()))
+    source = f"{counted}; mean {sum(took) / len(took):.0f} ms, longest {max(took):.0f} ms of processor time"
+    return Figure("nearest undecided", ends[Outcome.UNDECIDED], "gangs", Goal("<=", 0), source=source)
 
 
 def _crowd(said: str, full: float, minimum: int) -> Figure:

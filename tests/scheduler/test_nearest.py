@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 from scheduler.decision import Outcome, Plan
 from scheduler.partner_groups import Standing, groups_of
 from scheduler.plan import plan
+from scheduler.policy import Policy
 from scheduler.request import GangRequest
 from tests.scheduler import brute_force
 from tests.scheduler.clusters import gang, node, partner
-from tests.scheduler.small_cases import cases, roomy_case
+from tests.scheduler.small_cases import cases, random_case, roomy_case
 from topology.labels import DECODE, NEAREST, PREFILL
 from topology.reach.isochrone_sets import NodeSet
 from topology.snapshot import NodeTable, Snapshot, snapshot_of
@@ -125,3 +126,33 @@ def test_so_it_is_on_roomy_clusters(seed: int) -> None:
     check_sets(made, asked, snapshot)
     if plan(replace(asked, pairing="all"), snapshot, advise=False).outcome == Outcome.PLANNED:
         assert len(made.places) == len(asked.members)  # what keeps to all partners keeps to one
+
+
+def test_a_gang_of_far_apart_pairs_on_a_large_cluster() -> None:
+    # 150 racks with room on two nodes each for one pod of 8 GPUs, 25 us within a rack: 20 pairs need 20 racks, and more
+    # pairs than racks have no place. 300 nodes with room are too many to weigh together.
+    nodes = [node(f"n{i:03}", zone="z1", spine="s1", leaf=f"l{i // 2}", rdma=True) for i in range(300)]
+    pairs = replace(gang(20, 20, gpus=8, reach_us=25.0, minimum=(20, 20)), pairing=NEAREST)
+    made = plan(pairs, snapshot_of(nodes), advise=False)
+    assert made.outcome == Outcome.PLANNED
+    leaves = [int(made.places[m.uid][1:]) // 2 for m in pairs.members]
+    assert sorted(leaves[:20]) == sorted(leaves[20:])  # members are by phase: one of each in every rack
+    assert len(set(leaves)) == 20
+    # One prefill pod for five decode pods: no rack has room for two of these beside it.
+    lopsided = replace(gang(4, 20, gpus=8, reach_us=25.0, minimum=(4, 20)), pairing=NEAREST)
+    assert plan(lopsided, snapshot_of(nodes), advise=False).outcome == Outcome.HELD
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.integers(0, 10_000_000), st.booleans())
+def test_clique_by_clique_says_nothing_that_is_not_so(seed: int, roomy: bool) -> None:
+    asked, snapshot = (roomy_case if roomy else random_case)(seed, NEAREST)
+    wanted = {phase: sum(m.phase == phase for m in asked.members) for phase in (PREFILL, DECODE)}
+    there = {phase: sum(p.phase == phase for p in asked.partners) for phase in (PREFILL, DECODE)}
+    asked = replace(asked, min_prefill=wanted[PREFILL] + there[PREFILL], min_decode=wanted[DECODE] + there[DECODE])
+    exact = plan(asked, snapshot, advise=False)  # these are so small that the search of all nodes ends
+    made = plan(asked, snapshot, Policy(joint_pods=0), advise=False)
+    event(f"{exact.outcome}, clique by clique {made.outcome}")
+    assert made.outcome in (exact.outcome, Outcome.UNDECIDED)
+    if made.outcome == Outcome.PLANNED:
+        check_sets(made, asked, snapshot)

@@ -163,7 +163,7 @@ ROWS: Final[tuple[Row, ...]] = (
         14,
         "plain engine",
         "a known engine's own command line that says nothing of separation",
-        "aggregated, where no other row says more",
+        "aggregated, where no other row says more; open where its options are in a script or file that is not read",
         Confidence.LOW,
         "the engines' defaults",
         weak_names.aggregated,

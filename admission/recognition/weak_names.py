@@ -114,11 +114,14 @@ def hints(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
 
 
 def aggregated(_pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
-    """A known engine whose own command line says nothing of separation."""
-    for call in calls:
-        if call.program.engine and call.program.readable:
-            yield Finding(Says.AGGREGATED, f"{call.program.engine} without disaggregation")
+    """A known engine whose own command line says nothing of separation, or is not there to be read."""
+    engines = [call.program for call in calls if call.program.engine]
+    for program in engines:
+        if program.readable:
+            yield Finding(Says.AGGREGATED, f"{program.engine} without disaggregation")
             return
+    if engines:
+        yield Finding(Says.OPEN, f"{engines[0].engine} started by a script, file or variable that is not read")
 
 
 def _plainly_aggregated(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:

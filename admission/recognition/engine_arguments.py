@@ -69,6 +69,8 @@ def vllm(_pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
             continue
         if any("ec_producer" in text for text in call.flags.get("--ec-transfer-config", ())):
             yield Finding(Says.NO_ENGINE, "vLLM ec_role ec_producer")
+        elif "--mm-encoder-only" in call.flags:
+            yield Finding(Says.NO_ENGINE, "vLLM --mm-encoder-only")
         found: list[tuple[str, str]] = []
         for text in call.flags.get("--kv-transfer-config", ()):
             found += _kv_roles(text)

@@ -6,7 +6,7 @@ Role words are read here once for every framework. It must never know where a wo
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Literal
@@ -123,3 +123,8 @@ def plain_phase(value: str) -> Says | None:
     """`prefill` and `decode` themselves and nothing else: for places where any text may stand."""
     word = value.strip().lower()
     return Says(word) if word in ("prefill", "decode") else None
+
+
+def stands_beside_engines(words: Iterable[str]) -> bool:
+    """A router or the like, by the words of its names. A pool may be one of engines."""
+    return any(word in NO_ENGINE_WORDS and word != "pool" for word in words)

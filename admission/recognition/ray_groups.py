@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from admission.gangs.units import LWS_NAME, size_of
 from admission.recognition.command_line import EngineCall
 from admission.recognition.evidence import Finding
-from admission.recognition.weak_names import phase_in_name
+from admission.recognition.phase_names import phase_in_name
 from topology.objects import Pod
 
 

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from typing import Final
 
 from admission.recognition.command_line import EngineCall
-from admission.recognition.evidence import NO_ENGINE_WORDS, Finding, Look, Says, role
+from admission.recognition.evidence import Finding, Look, Says, role
+from admission.recognition.phase_names import phase_in_name
 from admission.recognition.programs import TRTLLM
 from topology import labels
 from topology.objects import Pod
@@ -80,18 +81,23 @@ def role_label(name: str, *keys: str, short: bool = False) -> Look:
     def look(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
         for key in keys:
             value = pod.metadata.label(key)
-            says = role(value, short) if value else None
+            says = _role(value, short) if value else None
             if says:
                 yield Finding(says, f"{name} {value}")
 
     return look
 
 
+def _role(value: str, short: bool = False) -> Says | None:
+    """A framework's role is a name too: `decode-h200` and `prefill-long` are roles of one service."""
+    return role(value, short) or phase_in_name(value, {"decoder": Says.DECODE})
+
+
 def dynamo(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     """The component type tells newer workers apart; older ones are all `worker` and have a sub-component type."""
     for key in ("nvidia.com/dynamo-component-type", "nvidia.com/dynamo-sub-component-type"):
         value = pod.metadata.label(key)
-        says = role(value) if value else None
+        says = _role(value) if value else None
         if says:
             yield Finding(says, f"Dynamo {key.removeprefix('nvidia.com/dynamo-')} {value}")
 
@@ -115,7 +121,7 @@ def aibrix(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     trusted = meta.label("storm-service-name") or meta.label("roleset-name")
     for key in ("role-name", "model.aibrix.ai/role"):
         value = meta.label(key)
-        says = role(value) if value and (trusted or key != "role-name") else None
+        says = _role(value) if value and (trusted or key != "role-name") else None
         if says:
             yield Finding(says, f"AIBrix role {value}")
 
@@ -187,8 +193,3 @@ def _handles_media(pod: Pod) -> bool:
         started = [*(container.command or ()), *(container.args or ())][:_FIRST_WORDS]
         said += [container.name, container.image, *(word[:_LONGEST] for word in started)]
     return any(part in text.lower() for text in said for part in _MEDIA)
-
-
-def stands_beside_engines(words: Iterator[str]) -> bool:
-    """A router or the like, by the words of its names. A pool may be one of engines."""
-    return any(word in NO_ENGINE_WORDS and word != "pool" for word in words)

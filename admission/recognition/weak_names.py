@@ -1,26 +1,24 @@
 """Weak signals: roles in variables and arguments of unknown programs, names of containers and owners, plain engines.
 
-Names were made for people. They count last, only on pods that run an engine or ask for GPUs, and only where they name
-one phase and nothing that would turn its meaning (`prefill-router`, `chunked-prefill`, `prefill-cache`).
+They count last, and only on pods that run an engine or ask for GPUs.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 from typing import Final
 
 from admission.recognition.command_line import EngineCall
 from admission.recognition.engine_arguments import role_argument, vllm
-from admission.recognition.evidence import Finding, Says, plain_phase
+from admission.recognition.evidence import Finding, Says, plain_phase, stands_beside_engines
+from admission.recognition.phase_names import phase_in_name, words_of
 from admission.recognition.programs import DYNAMO, TRTLLM
 from admission.recognition.role_labels import (
     NAME_LABELS,
     TRTLLM_WORDS,
     may_serve,
     serves_language_models,
-    stands_beside_engines,
     wants_gpu,
 )
 from topology.objects import Pod
@@ -46,34 +44,7 @@ _ROLE_VARIABLES: Final = frozenset(
     }
 )
 _KV_ROLES: Final = {"kv_producer": Says.PREFILL, "kv_consumer": Says.DECODE}
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
-_SPLIT = re.compile(r"[-_.]+")
-_PHASES: Final = {"prefill": Says.PREFILL, "prefiller": Says.PREFILL, "decode": Says.DECODE}
 _OF_OWNERS: Final = {"decoder": Says.DECODE}  # of a container it is half of a model rather than of a service
-# Words that turn the meaning of the one behind or before them.
-_BEFORE: Final = frozenset(
-    {"no", "non", "chunked", "without", "disable", "chunk", "speculative", "spec", "draft", "prefix", "long", "fast"}
-)
-_AFTER: Final = frozenset(
-    {
-        *("cache", "only", "heavy", "free", "optimized", "url", "uri", "decode", "prefill", "length", "predictor"),
-        *(
-            "bench",
-            "benchmark",
-            "test",
-            "tests",
-            "tester",
-            "eval",
-            "profiler",
-            "tuner",
-            "profile",
-            "validator",
-            "simulator",
-        ),
-        *("warmer", "warmup", "loader", "download", "downloader", "builder", "dataset", "client", "replay", "trace"),
-        *("train", "trainer", "training", "notebook", "exporter", "monitor", "dashboard", "metrics"),
-    }
-)
 _MAX_VARIABLES: Final = 256
 
 
@@ -91,7 +62,7 @@ def hints(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     # Only where its engine was told by a file is the rest of a TensorRT-LLM pod worth the engine's own words.
     words = TRTLLM_WORDS if any(call.program.engine == TRTLLM for call in engines) else {}
     names = [*_container_names(engines), *_owner_names(pod)]
-    if not known and any(stands_beside_engines(iter(_words(name))) for _, name in names):
+    if not known and any(stands_beside_engines(iter(words_of(name))) for _, name in names):
         yield Finding(Says.NO_ENGINE, f"named {names[0][1]}")
         return
     if not known and not wants_gpu(pod):
@@ -168,22 +139,3 @@ def _named(names: list[tuple[str, str]], more: Mapping[str, Says] = MappingProxy
         says = phase_in_name(name, more)
         if says:
             yield Finding(says, f"{where} {name}")
-
-
-def phase_in_name(name: str, more: Mapping[str, Says] = MappingProxyType({})) -> Says | None:
-    """`chat-prefill-0` and `VllmPrefillWorker` name prefill; a name with both words, or a turned one, names none.
-
-    `more`: words that mean a phase for the pod's own engine.
-    """
-    words = _words(name)
-    said = {word: says for word in words if (says := _PHASES.get(word) or more.get(word))}
-    if len(set(said.values())) != 1 or stands_beside_engines(iter(words)):
-        return None
-    word, says = next(iter(said.items()))
-    at = words.index(word)
-    turned = (at > 0 and words[at - 1] in _BEFORE) or (at + 1 < len(words) and words[at + 1] in _AFTER)
-    return None if turned else says
-
-
-def _words(name: str) -> list[str]:
-    return _SPLIT.split(_CAMEL.sub("-", name[:253]).lower())

@@ -155,7 +155,10 @@ class Place:
         return counted(self.isochrone.controller.metrics(), "isochrone_hub_nodes", freshness=freshness)
 
     def job(self, name: str, pods: int, tier: int) -> set[str]:
-        """A gang of whole trays that Volcano must keep inside one HyperNode of a tier: where it went."""
+        """A gang of whole trays that Volcano must keep inside one HyperNode of a tier: where it went.
+
+        Volcano itself says which HyperNode that is: it must be one of ours, of that tier, with those nodes.
+        """
         namespace = self.cluster.create_namespace(name)
         group = pod_group(name, pods)
         group["spec"]["networkTopology"] = {"mode": "hard", "highestTierAllowed": tier}
@@ -164,6 +167,15 @@ class Place:
             self.cluster.create(pod(f"{name}-{number}", gpus=4, group=name), namespace)
         bound_after(self.cluster, namespace, pods)
         where = {each.node for each in live_pods(self.cluster, namespace)}
+        path = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{namespace}/podgroups/{name}"
+
+        def inside() -> str:
+            annotations: dict[str, str] = self.cluster.api("GET", path)["metadata"].get("annotations", {})
+            return annotations.get("volcano.sh/job-allocated-hypernode", "")
+
+        at, nodes = self.tree()[self.cluster.wait_for(inside, LIMIT_S, f"Volcano says where {name} is")]
+        assert at == tier
+        assert where <= nodes
         empty(self.cluster, namespace)
         return where
 

@@ -5,7 +5,9 @@ With the chart's own rights, and nothing else running than etcd and kube-apiserv
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import itertools
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from e2e.stack.build import build
 from e2e.stack.control_plane import ControlPlane
 from e2e.stack.isochrone import CONTROLLER, NAMESPACE, ORDER, render
 from e2e.stack.nodes import gpu_node
-from tests.topology.list_watch_server import until
+from tests.topology.list_watch_server import LIMIT_S, until
 from tests.topology.node_facts import two_gpus
 from topology.agent.hub_client import HubClient
 from topology.agent.settings import AgentSettings
@@ -41,6 +43,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("hub")]
 HUB_NAME = f"{CONTROLLER}.{NAMESPACE}.svc"
 AGENT = ControllerSettings().agent_account
 AUDIENCE = "isochrone-hub"
+POLICY = "isochrone-own-node-labels"
 NODES = ("gpu-000", "gpu-001")
 OTHERS = {"account": {"account": "other"}, "audience": {"audience": "vault"}}
 
@@ -53,7 +56,7 @@ def plane() -> Iterator[ControlPlane]:
         made.start_api_server()
         made.create({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
         for item in render(made, ["agent.enabled=true", "controller.publishNodeLabels=true"]):
-            if item["kind"] in ORDER:
+            if item["kind"] in ORDER or item["metadata"]["name"] == POLICY:
                 made.create(item, NAMESPACE)
         made.create_nodes([gpu_node(name, "zone-a", "leaf-a0") for name in NODES], ready=False)
         for name in NODES:
@@ -146,9 +149,18 @@ async def test_an_agent_gets_a_certificate_for_its_own_node_by_the_token_of_its_
         assert enrolment.answers["issued"] == 1
         # What is kept is kept for the next process, and this one may read no other Secret.
         plane.api("GET", f"/api/v1/namespaces/{NAMESPACE}/secrets/isochrone-hub-cert")
-        with pytest.raises(ApiError) as refused:
+        with pytest.raises(ApiError) as unread:
             await api.get(f"/api/v1/namespaces/{NAMESPACE}/secrets/isochrone-webhook-cert")
-        assert refused.value.forbidden
+        assert unread.value.forbidden
+
+
+async def refused(api: KubeApi, path: str, patch: dict[str, Any]) -> str:
+    """What the API server says against a change of a node; "" if it is made."""
+    try:
+        await api.patch_merge(path, patch)
+    except ApiError as error:
+        return error.message
+    return ""
 
 
 async def test_node_labels_are_ours_alone_by_the_api_servers_own_book(plane: ControlPlane) -> None:
@@ -181,8 +193,16 @@ async def test_node_labels_are_ours_alone_by_the_api_servers_own_book(plane: Con
         assert ours(other)[IN_LEAF] == "theirs"
         # A node that went meanwhile is not made anew.
         stranger = msgspec.convert(gpu_node("gpu-009", "zone-a", "leaf-a0"), Node)
-        with pytest.raises(ApiError) as refused:
+        with pytest.raises(ApiError) as unwanted:
             await publisher.publish([stranger], Sources())
-        assert refused.value.forbidden
+        assert unwanted.value.forbidden
+        numbers = itertools.count()
+        async with asyncio.timeout(LIMIT_S):  # it takes the API server a moment to know a policy
+            while not await refused(api, path, {"metadata": {"labels": {"pool": str(next(numbers))}}}):
+                pass
+        others = [{"labels": {"nvidia.com/gpu.product": None}}, {"annotations": {"a": "b"}}, {"finalizers": ["a.b/c"]}]
+        assert "and nothing else" in await refused(api, path, {"spec": {"unschedulable": True}})
+        for meta in others:
+            assert "and nothing else" in await refused(api, path, {"metadata": meta})
     managers = {each["manager"] for each in plane.api("GET", path)["metadata"]["managedFields"]}
     assert {FIELD_MANAGER, "somebody"} <= managers

@@ -289,6 +289,19 @@ async def test_an_agent_whose_authority_is_gone_asks_for_another_certificate(tmp
         assert enrolment.issued == 2
 
 
+async def test_a_connection_does_not_outlast_what_vouched_for_it() -> None:
+    known = HubState()
+    served = hub_side.listening(hub_side.Hub(known, bound=False), "127.0.0.1", 0, longest_s=0.2)
+    async with contextlib.AsyncExitStack() as stack:
+        settings = AgentSettings(
+            node_name="n1", hub=f"127.0.0.1:{await stack.enter_async_context(served)}", plaintext=True
+        )
+        client = HubClient(settings, boot_id="b", version="0", chance=lambda: 0.002)
+        client.tell(two_gpus())
+        await stack.enter_async_context(_running(client))
+        await until(lambda: client.breaks >= 1 and client.sent["full"] >= 2)  # it comes again by itself
+
+
 def _reported(client: HubClient) -> bool:
     return client.sent["full"] == 1
 

@@ -220,7 +220,9 @@ async def listening(
         ("grpc.keepalive_timeout_ms", 20_000),
     ]
     if longest_s:
-        options += [("grpc.max_connection_age_ms", int(longest_s * 1000)), ("grpc.max_connection_age_grace_ms", 5_000)]
+        grace_s = min(5.0, longest_s)
+        options += [("grpc.max_connection_age_ms", int(longest_s * 1000))]
+        options += [("grpc.max_connection_age_grace_ms", int(grace_s * 1000))]
     if tls_dir and tls is None:
         tls = functools.partial(_read, tls_dir)
     server = grpc.aio.server(options=options)

@@ -4,8 +4,9 @@ Rules of this file. (1) A loss is the value after minus the value before; below 
 (2) Where a pod shares a GPU, every GPU of a node that has room is a row of its own; else a node has one row.
 
 `remainder`: GPU left over minus what it is worth to the mix (topology/fragmentation/remainder.py). `fragmentation`: the
-FGD measure (topology/fragmentation/unusable.py). `balance`: GPUs that no CPU is left for, and CPU that no GPU is left
-for, at the CPU that the mix asks for with one GPU. `scarcity`: GPUs of a model that others cannot do without.
+FGD measure (topology/fragmentation/unusable.py). `balance`: GPUs that no CPU is left for, or CPU that no GPU is left
+for, at the CPU that the mix asks for with one GPU. `scarcity`: GPUs of a model that others cannot do without. `width`:
+GPUs that the host has less than a wide one.
 """
 
 from __future__ import annotations
@@ -23,19 +24,15 @@ from topology.fragmentation.unusable import Room, by_card, fragmented_gpus
 
 Gpus = NDArray[np.float64]
 
-IDLE_CPU_SLACK = 1.04
-"""CPU counts as left without GPUs from this many times the mix's CPU per GPU: a node meets the mean only by chance.
-Chosen with the weights, on openb orders of arrival other than those reported."""
-
-CORE_MILLI = 1000
+WIDEST_HOST = 8
+"""GPUs of a wide host; narrower ones are compared with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Harm:
     """Losses per row, in GPUs, shape (R,). `node` (R,) is the position of the row's node in the room asked about.
 
-    `card_left` (R,): what is left on the shared GPU before (-1 where none is chosen). After the placement: `gpus_left`
-    (R,), in sum, and `cores_left` (R,).
+    `card_left` (R,): what is left on the shared GPU before (-1 where none is chosen).
     """
 
     node: NDArray[np.int64]
@@ -44,8 +41,7 @@ class Harm:
     fragmentation: Gpus
     balance: Gpus
     scarcity: Gpus
-    gpus_left: Gpus
-    cores_left: NDArray[np.float64]
+    width: Gpus
 
 
 def harm(room: Room, pod: PodShape, mix: Mix, model_gpus: NDArray[np.int64] | None = None) -> Harm:
@@ -100,19 +96,15 @@ def _on_cards(room: Room, rows: NDArray[np.int64], card_mib: int, pod: PodShape,
         fragmentation=fragmented[count:] - fragmented[:count][of],
         balance=skewed[count:] - skewed[:count][of],
         scarcity=np.zeros(len(of)),
-        gpus_left=left[count:],
-        cores_left=after.cpu_milli / CORE_MILLI,
+        width=np.maximum(WIDEST_HOST - (after.gpu_milli >= 0).sum(axis=1), 0).astype(np.float64),
     )
 
 
 def _skewed(gpus: Gpus, cpu_milli: NDArray[np.int64], per_gpu: float) -> Gpus:
-    """GPUs without CPU, and CPU without GPUs in GPUs; 0 while the mix asks for no CPU."""
+    """GPUs without CPU, or CPU without GPUs in GPUs; 0 while the mix asks for no CPU."""
     if per_gpu <= 0:
         return np.zeros(len(gpus))
-    slack = IDLE_CPU_SLACK * per_gpu
-    without_cpu = np.maximum(gpus - np.maximum(cpu_milli, 0) / per_gpu, 0.0)
-    without_gpu = np.maximum(cpu_milli / slack - gpus, 0.0)
-    skewed: Gpus = without_cpu + without_gpu
+    skewed: Gpus = np.abs(gpus - np.maximum(cpu_milli, 0) / per_gpu)
     return skewed
 
 

@@ -16,18 +16,6 @@ class Weight:
 
 
 @dataclass(frozen=True, slots=True)
-class Packing:
-    """The part that starts full, `of` points, and loses for what stays on the node: `per_gpu` points for every GPU left
-    there, `per_core` for every core left (with a GPU left beside it, where the pod asks for GPUs), `per_gpu_less` for
-    every GPU that the host has less than 8: on a wide host many GPUs share the CPU that a remainder needs."""
-
-    of: float
-    per_gpu: float
-    per_core: float
-    per_gpu_less: float
-
-
-@dataclass(frozen=True, slots=True)
 class RoomWeights:
     """How a placement is judged by the room it leaves (scheduler/harm.py), 40 points in all.
 
@@ -48,8 +36,9 @@ class RoomWeights:
     scarcity: Weight
     """GPUs of a model that other pods cannot do without, times how scarce it is. Never mended, so it starts full."""
 
-    packing: Packing
-    """How little is left on the node; of nodes that are equal else, the fuller one."""
+    width: Weight
+    """GPUs that the host has less than 8: on a wide host many GPUs share the CPU that a remainder needs. It is the host
+    that it is, so it starts full; only a pod that shares a GPU has it."""
 
     mig: Weight
     """Memory of MIG cards that no instance of the mix can use for want of a place, in cards; only a pod that asks for
@@ -72,45 +61,45 @@ class Policy:
 
     sharing: RoomWeights = RoomWeights(
         remainder=Weight(per_gpu=40.0, of=26.0, start=10.0),
-        fragmentation=Weight(per_gpu=0.63, of=2.0, start=1.0),
-        balance=Weight(per_gpu=1.84, of=5.0, start=3.0),
+        fragmentation=Weight(per_gpu=0.6, of=2.0, start=1.0),
+        balance=Weight(per_gpu=1.8, of=5.0, start=3.0),
         scarcity=Weight(per_gpu=4.6, of=5.0, start=5.0),
-        packing=Packing(of=1.86, per_gpu=0.0, per_core=0.0, per_gpu_less=0.164),
+        width=Weight(per_gpu=0.3, of=1.8, start=1.8),
         mig=_NONE,
-        order=0.14,
+        order=0.2,
     )
     """A pod that takes a share of one GPU: what remains of that GPU is by far the most; the rest breaks its ties."""
 
     whole: RoomWeights = RoomWeights(
         remainder=_NONE,
         fragmentation=Weight(per_gpu=8.0, of=24.0, start=16.0),
-        balance=Weight(per_gpu=2.4, of=8.0, start=5.0),
+        balance=Weight(per_gpu=2.4, of=10.0, start=6.0),
         scarcity=Weight(per_gpu=3.0, of=5.0, start=5.0),
-        packing=Packing(of=1.86, per_gpu=0.03, per_core=0.0019, per_gpu_less=0.0),
+        width=_NONE,
         mig=_NONE,
-        order=1.14,
+        order=1.0,
     )
     """A pod that takes whole GPUs leaves no remainder: fragmentation first, then balance."""
 
     without_gpu: RoomWeights = RoomWeights(
         remainder=_NONE,
         fragmentation=Weight(per_gpu=8.0, of=28.0, start=20.0),
-        balance=Weight(per_gpu=0.9, of=8.0, start=5.0),
+        balance=Weight(per_gpu=1.8, of=11.0, start=5.5),
         scarcity=_NONE,
-        packing=Packing(of=3.4, per_gpu=0.0, per_core=0.005, per_gpu_less=0.0),
+        width=_NONE,
         mig=_NONE,
-        order=0.6,
+        order=1.0,
     )
-    """A pod without GPUs harms by the CPU that it takes away from GPUs."""
+    """A pod without GPUs harms by the CPU that it takes away from GPUs, and mends where CPU is over."""
 
     instances: RoomWeights = RoomWeights(
         remainder=_NONE,
         fragmentation=_NONE,
         balance=_NONE,
         scarcity=_NONE,
-        packing=Packing(of=0.0, per_gpu=0.0, per_core=0.0, per_gpu_less=0.0),
-        mig=Weight(per_gpu=19.43, of=38.86, start=19.43),
-        order=1.14,
+        width=_NONE,
+        mig=Weight(per_gpu=19.5, of=39.0, start=19.5),
+        order=1.0,
     )
     """A pod that asks for MIG instances takes no part of a whole card, so the places of the others are all that it can
     harm. One instance is on one card: the worst there is takes the whole card from the mix, the best gives it back."""

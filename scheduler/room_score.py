@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from scheduler.decision import NANO
 from scheduler.harm import Harm, harm
-from scheduler.policy import Packing, Policy, RoomWeights, Weight
+from scheduler.policy import Policy, RoomWeights, Weight
 from topology.fragmentation.pod_mix import Mix
 from topology.fragmentation.pod_shape import PodShape
 from topology.fragmentation.remainder import WHOLE_MILLI
@@ -28,13 +28,8 @@ QUANTUM = 1_000_000
 MOST_STATES = 8_192
 """States that are remembered for one kind of pod: half a megabyte."""
 
-WIDEST_HOST = 8
-"""GPUs of a wide host; narrower ones are compared with it."""
-
-
-LOSSES = ("remainder", "fragmentation", "balance", "scarcity")
-ROOM_PARTS = (*LOSSES, "packing")
-"""The parts by name, each a weight of `RoomWeights`."""
+ROOM_PARTS = ("remainder", "fragmentation", "balance", "scarcity", "width")
+"""The parts by name, each a weight of `RoomWeights` and a loss of `Harm`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,8 +106,7 @@ def _by_state(states: Room, pod: PodShape, mix: Mix, weights: RoomWeights, model
     states = replace(states, gpu_milli=np.sort(states.gpu_milli, axis=1))
     rows = harm(states, pod, mix, model_gpus)
     each = max(pod.gpus, 1)
-    by_row = [lost(getattr(rows, name) / each, getattr(weights, name)) for name in LOSSES]
-    by_row.append(_packed(rows, states, pod, weights.packing))
+    by_row = [lost(getattr(rows, name) / each, getattr(weights, name)) for name in ROOM_PARTS]
     best = _best(rows, np.sum(by_row, axis=0))
     found = np.zeros((len(by_row) + 1, len(states)), dtype=np.int64)
     found[-1] = -1
@@ -141,16 +135,6 @@ def order_points(place: Nano, places: int, of: float, within: NDArray[np.bool_] 
 def lost(gpus: NDArray[np.float64], weight: Weight) -> Nano:
     """Points of a part by what is lost, in GPUs, (n,)."""
     return cut(weight.start - weight.per_gpu * gpus, weight.of)
-
-
-def _packed(rows: Harm, room: Room, pod: PodShape, packing: Packing) -> Nano:
-    lost = packing.per_gpu * rows.gpus_left
-    cores = rows.cores_left if not pod.gpus else np.where(rows.gpus_left > 0, rows.cores_left, 0.0)
-    lost += packing.per_core * np.maximum(cores, 0.0)
-    if packing.per_gpu_less:
-        less = np.maximum(WIDEST_HOST - (room.gpu_milli >= 0).sum(axis=1), 0)
-        lost += packing.per_gpu_less * less[rows.node]
-    return cut(packing.of - lost, packing.of)
 
 
 def _best(rows: Harm, points: Nano) -> Nano:

@@ -63,11 +63,11 @@ def decision(made: Plan, name: str) -> Decision:
 def test_placed_as_planned() -> None:
     made = pair_on_one_leaf()
     assert made.places == {"uid-chat-decode-0": "gpu-001", "uid-chat-prefill-0": "gpu-002"}
-    # gpu-001: reach 60 x (1 - 0.8 x ln(79.24/5) / ln 200) = 34.9, no harm to the room 26, packing 1.86 and
-    # order 1.14 or less; gpu-003 at 119 us: 31.2, 26, 1.86 and half of the order.
+    # gpu-001: reach 60 x (1 - 0.8 x ln(79.24/5) / ln 200) = 34.9, no harm to the room 27 and order 1;
+    # gpu-003 at 119 us: 31.3, 27 and half of the order.
     assert placed_event(decision(made, "chat-decode-0"), "gpu-001") == (
         "On gpu-001, 79.2 us from prefill chat-prefill-0 (bound 1.00 ms, same leaf, TCP, modelled); "
-        "score 64, next best gpu-003 at 60"
+        "score 63, next best gpu-003 at 59"
     )
 
 
@@ -81,7 +81,7 @@ def test_placed_elsewhere_inside_the_set() -> None:
     )
     assert text == (
         "On gpu-003, 119 us from prefill chat-prefill-0 (bound 1.00 ms, same spine, TCP, modelled); "
-        "planned gpu-001, Volcano chose gpu-003 inside the isochrone set; score 60, best gpu-001 at 64"
+        "planned gpu-001, Volcano chose gpu-003 inside the isochrone set; score 59, best gpu-001 at 63"
     )
 
 
@@ -110,7 +110,7 @@ def test_placed_by_scores_alone() -> None:
     snapshot = snapshot_of([node("gpu-001", zone="z1"), node("gpu-002", zone="z1")])
     there = [partner("chat-prefill-0", PREFILL, "gpu-002")]
     scored = decide(pod("chat-decode-0", DECODE), snapshot, ["gpu-001", "gpu-002"], there).decision
-    # gpu-002: 25.8 us, 45.13; gpu-001: 159 us, 28.64; to both 26 for no harm, 1.56 for packing, 0.57 or 1.14 for order.
+    # gpu-002: 25.8 us, 45.13; gpu-001: 159 us, 28.64; to both 27 for no harm, 0.5 or 1 for order.
     assert placed_event(scored, "gpu-002") == "On gpu-002; score 73, next best gpu-001 at 57"
     assert placed_event(scored, "gpu-001") == "On gpu-001; score 57, best gpu-002 at 73"
 
@@ -119,9 +119,9 @@ def test_a_better_node_that_the_plan_did_not_take_is_not_hidden() -> None:
     made = pair_on_one_leaf()
     one = decision(made, "chat-decode-0")
     mine, other = one.ranked[0], one.ranked[1]
-    better = replace(other, parts=(Part("reach", 59 * NANO, 60.0), Part("packing", 39 * NANO, 39.99)))
+    better = replace(other, parts=(Part("reach", 59 * NANO, 60.0), Part("order", 39 * NANO, 39.99)))
     text = placed_event(replace(one, ranked=(mine, better)), "gpu-001")
-    assert text.endswith("score 64; gpu-003 alone scores 98, the gang was planned as a whole")
+    assert text.endswith("score 63; gpu-003 alone scores 98, the gang was planned as a whole")
 
 
 # --- held --------------------------------------------------------------------------------------
@@ -183,10 +183,9 @@ def test_the_block_of_a_planned_pod() -> None:
     made = pair_on_one_leaf()
     assert placement_block(decision(made, "chat-decode-0"), made) == "\n".join(
         [
-            "planned  gpu-001  score 64 = reach 35/60  fragmentation 16/24  balance 5/8  scarcity 5/5  "
-            "packing 2/2  order 1/1",
+            "planned  gpu-001  score 63 = reach 35/60  fragmentation 16/24  balance 6/10  scarcity 5/5  order 1/1",
             "pair     chat-prefill-0 on gpu-002  79.2 us modelled  bound 1.00 ms  same leaf, TCP",
-            "next     gpu-003 60 (119 us, same spine, TCP)",
+            "next     gpu-003 59 (119 us, same spine, TCP)",
             "out      2 of 4: 1 beyond reach, 1 without 4 free GPUs",
             "set      topology.kubernetes.io/zone in (z1), 3 nodes",
             "facts    0.4s old; GPUs predicted: the device plugin picks the cards",
@@ -198,8 +197,7 @@ def test_the_block_once_bound_elsewhere() -> None:
     made = pair_on_one_leaf()
     block = placement_block(decision(made, "chat-decode-0"), made, bound_node="gpu-003", facts_age_s=3.0)
     assert block.splitlines()[:2] == [
-        "placed   gpu-003  score 60 = reach 31/60  fragmentation 16/24  balance 5/8  scarcity 5/5  "
-        "packing 2/2  order 1/1",
+        "placed   gpu-003  score 59 = reach 31/60  fragmentation 16/24  balance 6/10  scarcity 5/5  order 1/1",
         "instead  of gpu-001, which was planned",
     ]
     assert block.splitlines()[-1].startswith("facts    3.0s old")

@@ -51,14 +51,13 @@ def test_parts_by_hand() -> None:
     snapshot = snapshot_of([node("gpu-001"), node("gpu-002")], [("gpu-002", {GPU: 2})])
     two = scored(snapshot, [70.7107, 1000.0])
     first, second = two.candidate(0, "gpu-001", None), two.candidate(1, "gpu-002", None)
-    assert [p.name for p in first.parts] == ["reach", "fragmentation", "balance", "scarcity", "packing", "order"]
+    assert [p.name for p in first.parts] == ["reach", "fragmentation", "balance", "scarcity", "order"]
     # 60 x 0.6 = 35.999 (a hair beyond the middle, cut to thousandths). No pod was seen: nothing is lost anywhere, and
-    # fragmentation, balance and scarcity stay where they start. Packing 1.86 less 4 GPUs x 0.03 and 96 cores x 0.0019,
-    # 1.557; the order 1.139, and two last steps.
-    assert [p.points for p in first.parts] == [35.999, 16.0, 5.0, 5.0, 1.557, 1.139999998]
-    # 60 x 0.2 = 12; packing 1.86 less 2 x 0.03 and 0.1824, 1.617; half of the order, and one last step.
-    assert [p.points for p in second.parts] == [12.0, 16.0, 5.0, 5.0, 1.617, 0.569499999]
-    assert first.score_nano == 35_999_000_000 + 26_000_000_000 + 1_557_000_000 + 1_139_999_998
+    # fragmentation, balance and scarcity stay where they start. The order is 0.999, and two last steps of 499,999.
+    assert [p.points for p in first.parts] == [35.999, 16.0, 6.0, 5.0, 0.999999998]
+    # 60 x 0.2 = 12; half of the order, cut to 0.499, and one last step.
+    assert [p.points for p in second.parts] == [12.0, 16.0, 6.0, 5.0, 0.499499999]
+    assert first.score_nano == 35_999_000_000 + 27_000_000_000 + 999_999_998
 
 
 def test_a_mix_of_pairs_keeps_pairs() -> None:
@@ -75,11 +74,14 @@ def test_a_mix_of_pairs_keeps_pairs() -> None:
     ]
 
 
-def test_without_gpus_cores_are_packed() -> None:
-    snapshot = snapshot_of([node("a", cpu="8")])
-    one = Scored(snapshot, np.array([0]), shape_of({"cpu": 4000}), np.array([5.0]), 1000.0, Policy(), np.array([True]))
-    # 3.4 less 4 cores x 0.005.
-    assert [part.tolist() for name, part, _ in one.parts if name == "packing"] == [[3_380_000_000]]
+def test_a_pod_without_gpus_goes_where_cpu_is_over() -> None:
+    """The mix asks for 4 cores with a GPU. Of 16 cores beside two GPUs 8 are over, of 8 none."""
+    mix = Mix([(shape_of({GPU: 1, "cpu": 4000}), 1)])
+    snapshot = replace(snapshot_of([node("a", gpus=2, cpu="16"), node("b", gpus=2, cpu="8")]), mix=mix)
+    fits = np.array([True, True])
+    two = Scored(snapshot, np.arange(2), shape_of({"cpu": 8000}), np.full(2, 5.0), 1000.0, Policy(), fits)
+    # On a, CPU for two GPUs too many becomes none: 5.5 + 1.8 x 2. On b two GPUs lose theirs: 5.5 - 1.8 x 2.
+    assert [part.tolist() for name, part, _ in two.parts if name == "balance"] == [[9_100_000_000, 1_900_000_000]]
 
 
 def test_an_instance_goes_where_the_mix_loses_no_place() -> None:
@@ -107,10 +109,10 @@ def test_an_instance_goes_where_the_mix_loses_no_place() -> None:
     # any more that could be had, one card mended. On gpu-002 it takes 4 to 7 and leaves the 4g its place: as before.
     every = ask("3g.40gb")
     assert [name for name, _, _ in every.parts] == ["reach", "mig", "order"]
-    assert every.parts[1][1].tolist() == [38_860_000_000, 19_430_000_000, 19_430_000_000, 0]
+    assert every.parts[1][1].tolist() == [39_000_000_000, 19_500_000_000, 19_500_000_000, 0]
     assert sum(most for _, _, most in every.parts) == pytest.approx(100)
     # 1g: on gpu-002 the best place is slice 6, which leaves 0 to 3 whole: as before. On gpu-001 nothing can be lost.
-    assert ask("1g.10gb").parts[1][1].tolist() == [19_430_000_000, 19_430_000_000, 19_430_000_000, 0]
+    assert ask("1g.10gb").parts[1][1].tolist() == [19_500_000_000, 19_500_000_000, 19_500_000_000, 0]
     for i in range(4):
         candidate = every.candidate(i, "n", None)
         assert candidate.score_nano == every.total_nano[i] == sum(part.points_nano for part in candidate.parts)

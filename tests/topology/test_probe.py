@@ -19,7 +19,8 @@ from topology.agent.probe import ProbeRunner, ProbeServer, measure
 from topology.agent.prober import link_bytes_per_s
 from topology.facts import agent_pb2 as wire
 from topology.facts.report import Nic, NicPort, NodeFacts, NodeState, NvmlState, ReachSample
-from topology.measured.probe_plan import BUSY, LOST_S, MOST_AT_ONCE, Budget, Order, ProbePlan
+from topology.measured.budget import Budget
+from topology.measured.probe_plan import BUSY, LOST_S, MOST_AT_ONCE, Order, ProbePlan
 from topology.measured.probe_stats import Round, Summary, of_rounds, summarise
 from topology.reach.domains import DomainChain
 

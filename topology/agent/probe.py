@@ -24,7 +24,7 @@ from topology.bad_input import BadInput
 from topology.clock import monotonic_s, wall_time_s
 from topology.facts import agent_pb2 as wire
 from topology.facts.report import ReachSample
-from topology.measured.probe_plan import Budget
+from topology.measured.budget import Budget
 from topology.measured.probe_stats import WARM_ROUNDS, Round, Summary, of_rounds
 
 log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from topology.bad_input import BadInput
 from topology.clock import monotonic_s
 from topology.facts import agent_pb2 as wire
 from topology.facts.report import Nic, NodeFacts
-from topology.measured.probe_plan import SHARE
+from topology.measured.budget import SHARE
 from topology.measured.probe_stats import ENOUGH_FOR_P99, Summary
 
 log = logging.getLogger(__name__)

@@ -1,10 +1,9 @@
-"""Who probes whom, and when: a few node pairs of every pair of domains, never much at once. And how fast one may send.
+"""Who probes whom, and when: a few node pairs of every pair of domains, never much at once.
 
 Rules of this file. (1) A pair of domains is what two nodes differ by on the widest tier: two zones, two spines of a
 zone, two leaves of a spine, or one leaf with itself. Each is to have PAIRS measured node pairs without a common node,
 no older than `every_s`; the nodes take turns. (2) A node is in one probe at a time, and a domain in at most BUSY of
-them. (3) No more than SHARE of a link: `Budget` says how long to wait before the next bytes. (4) Pure: time comes in,
-and what is under way is forgotten after LOST_S, so that an agent that died blocks nothing.
+them. (3) Pure: time comes in. What is under way is forgotten after LOST_S: an agent that died blocks nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from typing import Final
 
 from topology.reach.domains import DomainChain
 
-SHARE: Final = 0.001
 PAIRS: Final = 3
 BUSY: Final = 2
 LOST_S: Final = 120.0
@@ -24,22 +22,6 @@ MOST_AT_ONCE: Final = 64
 """Orders given in one turn: 64 every 5 seconds measure 5,000 nodes' domains anew within five minutes."""
 
 Domain = tuple[str, ...]
-
-
-class Budget:
-    """A bucket of bytes: over any time no more than `burst_bytes` plus SHARE of the link for that long."""
-
-    def __init__(self, link_bytes_per_s: float, burst_bytes: int, now_s: float) -> None:
-        self.bytes_per_s = link_bytes_per_s * SHARE
-        self._burst = float(burst_bytes)
-        self._left, self._then_s = float(burst_bytes), now_s
-
-    def wait_s(self, size: int, now_s: float) -> float:
-        """Seconds until so many bytes may go; they count as sent then. More than a burst counts as a burst first."""
-        self._left = min(self._burst, self._left + (now_s - self._then_s) * self.bytes_per_s)
-        self._then_s = now_s
-        self._left -= size
-        return max(0.0, -self._left / self.bytes_per_s)
 
 
 @dataclass(frozen=True, slots=True)

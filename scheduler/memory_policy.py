@@ -146,7 +146,8 @@ def card_fit(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> CardF
         free &= _pinned(gpus, request.pinned, at)
     enough = ((asked <= room) & (capacity > 0)) | ((asked == 0) & (burst == 0))
     most = gpus.static.share_mib(limits.peak_milli)[at] if need.phase == PREFILL and request.peak_mib else planned
-    return CardFit(free & enough, free & (capacity > 0), asked, room, most - burst, request.count, none)
+    # Also where nobody tells the memory of a free card: it is there, and what it holds is what is not known.
+    return CardFit(free & enough, free, asked, room, most - burst, request.count, none)
 
 
 def _serving(gpus: GpuTable, form: str, at: Ints) -> Mask:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.nvml.profiles import Machine, write_nvml
-from topology.agent.nvml_reader import NvmlReading
+from topology.agent.nvml_reader import PER_GPU_S, NvmlReading
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCE = Path(__file__).with_name("nvml.c")
@@ -51,10 +51,10 @@ def environment(library: Path, folder: Path) -> dict[str, str]:
 class NvmlProcess:
     """A process with a reader in it that looks when told."""
 
-    def __init__(self, library: Path, folder: Path) -> None:
+    def __init__(self, library: Path, folder: Path, per_gpu_s: float) -> None:
         self._folder = folder
         self._process = subprocess.Popen(
-            [sys.executable, "-W", "error", "-m", "tests.nvml.library"],
+            [sys.executable, "-W", "error", "-m", "tests.nvml.library", str(per_gpu_s)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -83,9 +83,9 @@ class NvmlProcess:
 
 
 @contextlib.contextmanager
-def nvml_process(folder: Path, library: Path | None = None) -> Iterator[NvmlProcess]:
-    """A process of its own while the context lasts."""
-    process = NvmlProcess(library or build(), folder)
+def nvml_process(folder: Path, library: Path | None = None, *, per_gpu_s: float = PER_GPU_S) -> Iterator[NvmlProcess]:
+    """A process of its own while the context lasts. `per_gpu_s`: what one GPU may cost a look."""
+    process = NvmlProcess(library or build(), folder, per_gpu_s)
     try:
         yield process
     finally:
@@ -97,11 +97,12 @@ def _serve() -> None:
     from topology.agent.nvml_reader import NvmlReader
     from topology.agent.nvml_session import Session
 
-    reader, now_s = NvmlReader(Session(first_pause_s=0.0)), 1000.0
+    per_gpu_s = float(sys.argv[1])
+    reader, now_s = NvmlReader(Session(first_pause_s=0.0), per_gpu_s=per_gpu_s), 1000.0
     for line in sys.stdin:
         if line.strip() == "fresh":
             reader.close()
-            reader = NvmlReader(Session(first_pause_s=0.0))
+            reader = NvmlReader(Session(first_pause_s=0.0), per_gpu_s=per_gpu_s)
         now_s += 10
         print(base64.b64encode(pickle.dumps(reader.read(now_s))).decode(), flush=True)
 

@@ -14,6 +14,7 @@
 //   pair.A.B                        level of the common ancestor
 //   xid.I                           "GPU CODE", an event to be delivered once
 //   error.FUNCTION, error.gpu.N.FUNCTION   return code of a function, for all or one GPU
+//   slow.gpu.N                      microseconds that each call about this GPU takes
 //
 // Layouts and names are those of NVIDIA's public NVML API, checked against the installed pynvml by a test.
 
@@ -85,6 +86,7 @@ static void load(void) {
 
 static int failing(const char *function, int gpu) {
   if (!up) return UNINITIALIZED;
+  if (gpu >= 0 && HAS("slow.gpu.%d", gpu)) usleep(NUM("slow.gpu.%d", gpu));
   const char *code = gpu < 0 ? NULL : STR("error.gpu.%d.%s", gpu, function);
   if (!code && gpu >= 0) code = STR("error.gpu.%d", gpu);
   if (!code) code = STR("error.%s", function);

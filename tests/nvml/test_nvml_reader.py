@@ -287,6 +287,19 @@ def test_c100_a_gpu_that_was_lost_before_the_agent_came_is_told_in_words(nvml: N
     assert seen.problems == ("GPU 3 does not answer and was never seen: it fell off the bus",)
 
 
+def test_c100_a_slow_gpu_costs_a_look_no_more_than_its_share(tmp_path: Path) -> None:
+    machine = profiles.hgx_h100()
+    with nvml_process(tmp_path, per_gpu_s=0.5) as own:
+        first = own.look(machine)
+        machine.nvml["slow.gpu.6"] = 30_000  # 100 questions about it would take three seconds
+        seen = own.look(machine)
+    slow = next(gpu for gpu in seen.gpus if gpu.index == 6)
+    assert "timeout" in dict(slow.refused).values()
+    assert slow.nvlinks == next(gpu for gpu in first.gpus if gpu.index == 6).nvlinks  # as seen before
+    assert [len(gpu.nvlinks) for gpu in seen.gpus] == [18] * 8
+    assert {gpu.health for gpu in seen.gpus} == {f.Health.HEALTHY}
+
+
 def test_c091_unified_memory_is_unknown_and_said_so(nvml: NvmlProcess) -> None:
     machine = profiles.l40s_pcie()
     machine.nvml |= {"gpu.0.name": "NVIDIA GB10", "gpu.0.bus": "000f:01:00.0"}

@@ -7,6 +7,7 @@ stays, and the log says why, once.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ log = logging.getLogger(__name__)
 
 LOOK_EVERY_S: Final = 5.0
 _SHOWN: Final = 5
+_NOTHING: Final = hashlib.sha256(b"").digest()
 
 
 class TopologyWatch:
@@ -31,7 +33,7 @@ class TopologyWatch:
         self._path = Path(path) if path else None
         self._state = state
         self._changed = changed
-        self._seen = b""
+        self._seen = _NOTHING  # the digest: a file may have 32 MiB
         self.problem = ""
 
     async def look(self) -> bool:
@@ -43,9 +45,9 @@ class TopologyWatch:
         except OSError as error:
             self._refuse(f"{error.strerror}")
             return False
-        if content == self._seen:
+        if (digest := hashlib.sha256(content).digest()) == self._seen:
             return False
-        self._seen = content
+        self._seen = digest
         try:
             places, source, warnings = await asyncio.to_thread(places_of, content)
         except BadInput as bad:

@@ -4,6 +4,7 @@ Each agent is a real process that gets its certificate from the installed contro
 """
 
 import os
+import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -167,13 +168,9 @@ class Place:
             self.cluster.create(pod(f"{name}-{number}", gpus=4, group=name), namespace)
         bound_after(self.cluster, namespace, pods)
         where = {each.node for each in live_pods(self.cluster, namespace)}
-        path = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{namespace}/podgroups/{name}"
-
-        def inside() -> str:
-            annotations: dict[str, str] = self.cluster.api("GET", path)["metadata"].get("annotations", {})
-            return annotations.get("volcano.sh/job-allocated-hypernode", "")
-
-        at, nodes = self.tree()[self.cluster.wait_for(inside, LIMIT_S, f"Volcano says where {name} is")]
+        said = rf'"Allocate job to hyperNode success" job="{namespace}/{name}" hyperNode="([^"]+)"'
+        log = self.cluster.log("vc-scheduler")
+        at, nodes = self.tree()[re.findall(said, log)[-1]]
         assert at == tier
         assert where <= nodes
         empty(self.cluster, namespace)

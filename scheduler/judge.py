@@ -93,8 +93,8 @@ def judge(
     """Judge the nodes asked (all of them by default). `reach_us` is (N,) and says how far each node is."""
     table = snapshot.table
     asked = np.arange(len(table)) if nodes is None else nodes
-    allocatable = table.allocatable if nodes is None else table.allocatable[nodes]
-    free = allocatable - (snapshot.used if nodes is None else snapshot.used[nodes])
+    allocatable = table.allocatable if nodes is None else table.allocatable.take(nodes, axis=0)
+    free = allocatable - (snapshot.used if nodes is None else snapshot.used.take(nodes, axis=0))
     codes = np.full(len(asked), VerdictCode.ELIGIBLE, dtype=np.int8)
     codes[reach_us[asked] > bound.us] = VerdictCode.REACH_EXCEEDED
     short_of = np.full(len(asked), -1, dtype=np.int64)

@@ -117,34 +117,37 @@ def card_fit(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> CardF
     request, limits = need.request, need.limits
     if request.profiles:
         return _instances(gpus, need, at)
-    capacity, users = gpus.memory_mib[at], gpus.users[at]
-    replicas, compute = gpus.static.replicas[at], gpus.left_compute[at]
-    replica = request.whole & (replicas > 1) & ~gpus.static.listed[at]
-    asked, burst = _claims(need, capacity, np.where(replica, replicas, 1))
-    peak = np.maximum(gpus.prefill_peak_mib[at], burst)
-    held = capacity - gpus.left_mib[at]
-    planned = gpus.static.share_mib(limits.planned_milli)[at]
-    room = planned - held
-    if peak.any():
-        most_at_peak = gpus.static.share_mib(limits.peak_milli)[at]
-        room = np.where(peak > 0, np.minimum(room, most_at_peak - held - peak), room)
+    # `take` gathers rows twice as fast as an index does, and this is asked for every pod.
+    capacity, users = gpus.memory_mib.take(at, axis=0), gpus.users.take(at, axis=0)
+    compute, planned = gpus.left_compute.take(at, axis=0), gpus.static.share_mib(limits.planned_milli).take(at, axis=0)
     none = (gpus.static.count[at] == 0) | ~_serving(gpus, request.form, at)
     free = (users >= 0) & ~none[:, None]
+    parts = np.ones(len(at), dtype=np.int64)
     if request.whole:
+        replicas = gpus.static.replicas[at]
+        replica = (replicas > 1) & ~gpus.static.listed[at]
+        parts = np.where(replica, replicas, 1)
         free &= replica[:, None] | (users == 0)
-        each = WHOLE_MILLI // np.maximum(replicas, 1)
-        free &= ~replica[:, None] | (compute >= each[:, None])
-    if request.form != QGPU.name:
-        free &= replica[:, None] | (compute > 0)
-    if request.compute_milli:
-        free &= replica[:, None] | (compute >= request.compute_milli)
-        if request.compute_milli == WHOLE_MILLI and request.form == VOLCANO_VGPU.name:
-            free &= users == 0
+        free &= compute >= np.where(replica, WHOLE_MILLI // np.maximum(replicas, 1), 0)[:, None]
+        least = np.where(replica, 0, max(request.compute_milli, int(request.form != QGPU.name)))[:, None]
+        free &= compute >= least
+    else:
+        free &= compute >= max(request.compute_milli, int(request.form != QGPU.name))
+    if request.compute_milli == WHOLE_MILLI and request.form == VOLCANO_VGPU.name:
+        free &= users == 0
+    asked, burst = _claims(need, capacity, parts)
+    held = capacity - gpus.left_mib.take(at, axis=0)
+    room, peak = planned - held, gpus.prefill_peak_mib.take(at, axis=0)
+    if burst.any() or peak.any():
+        peak = np.maximum(peak, burst)
+        most_at_peak = gpus.static.share_mib(limits.peak_milli)[at]
+        room = np.where(peak > 0, np.minimum(room, most_at_peak - held - peak), room)
     if not request.isolates and (bit := PHASE_BIT.get(need.phase, 0)):
         free &= (gpus.phases[at] & ~bit) == 0
     if request.pinned:
         free &= _pinned(gpus, request.pinned, at)
-    enough = ((asked <= room) & (capacity > 0)) | ((asked == 0) & (burst == 0))
+    known = capacity > 0
+    enough = ((asked <= room) & known) | ((asked == 0) & (burst == 0))
     most = gpus.static.share_mib(limits.peak_milli)[at] if need.phase == PREFILL and request.peak_mib else planned
     # Also where nobody tells the memory of a free card: it is there, and what it holds is what is not known.
     return CardFit(free & enough, free, asked, room, most - burst, request.count, none)
@@ -159,15 +162,16 @@ def _serving(gpus: GpuTable, form: str, at: Ints) -> Mask:
 def _claims(need: CardNeed, capacity: Ints, replicas: Ints) -> tuple[Ints, Ints]:
     """(guaranteed, burst above it) of each card, MiB: the same as `topology.gpus.cards.claim`."""
     request = need.request
-    asked = np.full_like(capacity, request.memory_mib)
-    if not request.memory_mib:
+    nothing = np.broadcast_to(np.int64(0), capacity.shape)
+    asked = np.broadcast_to(np.int64(request.memory_mib), capacity.shape)
+    if request.memory_milli and not request.memory_mib:
         asked = -(-capacity * request.memory_milli // 1000)
     parts = replicas[:, None]
-    if (replicas > 1).any():
+    if not request.memory_mib and (replicas > 1).any():
         asked = np.where((parts > 1) & (asked == 0), capacity // parts, asked)
     if need.phase == PREFILL:
-        return asked, np.maximum(request.peak_mib - asked, 0)
-    return np.maximum(asked, request.peak_mib), np.zeros_like(asked)
+        return asked, np.maximum(request.peak_mib - asked, 0) if request.peak_mib else nothing
+    return np.maximum(asked, request.peak_mib) if request.peak_mib else asked, nothing
 
 
 def _pinned(gpus: GpuTable, pinned: tuple[str, ...], at: Ints) -> Mask:

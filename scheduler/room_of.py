@@ -28,7 +28,7 @@ def room_of(snapshot: Snapshot, nodes: Ints, policy: Policy) -> Room:
     if column is not None:
         cpu = table.allocatable[nodes, column] - snapshot.used[nodes, column]
     planned = limits_of(policy).planned_milli
-    size = static.memory_mib[nodes].max(axis=1, initial=0) * planned // WHOLE_MILLI
+    size = static.largest_mib[nodes] * planned // WHOLE_MILLI
     return Room(cpu, _left(snapshot, nodes, planned), static.model_kind[nodes], static.models, size)
 
 
@@ -43,8 +43,8 @@ def _left(snapshot: Snapshot, nodes: Ints, planned_milli: int) -> Ints:
         free = static.healthy[nodes] & (np.arange(static.width) >= used[:, None])
         return np.where(cards, np.where(free, WHOLE_MILLI, 0), -1).astype(np.int64)
     gpus = snapshot.gpus
-    left, capacity = gpus.left_milli[nodes], gpus.memory_mib[nodes]
-    peak = gpus.prefill_peak_mib[nodes]
+    left, capacity = gpus.left_milli.take(nodes, axis=0), gpus.memory_mib.take(nodes, axis=0)
+    peak = gpus.prefill_peak_mib.take(nodes, axis=0)
     if peak.any():
         peak = WHOLE_MILLI * peak // np.maximum(capacity, 1)
     reserve = np.where(capacity > 0, WHOLE_MILLI - planned_milli, 0)

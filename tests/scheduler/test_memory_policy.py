@@ -15,7 +15,7 @@ from scheduler.policy import Policy
 from scheduler.request import Partner, PodRequest
 from scheduler.verdicts import VerdictCode
 from tests.scheduler.clusters import READY
-from topology.gpus.cards import Limits, choose, fits, put_all
+from topology.gpus.cards import Limits, able_cards, choose, fits, put_all
 from topology.gpus.devices import HAMI_REGISTER, VOLCANO_REGISTER
 from topology.gpus.holds import GpuHold
 from topology.gpus.request import GpuRequest
@@ -266,6 +266,7 @@ def test_all_nodes_at_once_agree_with_one_card_at_a_time(
     fit = card_fit(table, need)
     one_by_one = [fits(cards, row, i, asked, phase, limits) for i in range(len(cards.memory_mib))]
     assert fit.able[0].tolist() == one_by_one
+    assert able_cards(cards, row, asked, phase, limits) == np.flatnonzero(one_by_one).tolist()
     # Placing pods one after the other, as their owner would, until no more fit: as many as counted at once.
     placed = 0
     while (chosen := choose(cards, row, asked, phase, limits)) is not None and placed < 50:

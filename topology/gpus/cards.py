@@ -178,10 +178,43 @@ def _set(values: tuple[int, ...], index: int, value: int) -> tuple[int, ...]:
 def choose(cards: NodeCards, row: CardRow, request: GpuRequest, phase: str, limits: Limits) -> tuple[int, ...] | None:
     """The cards that the form's owner would give the pod, by its own rule; None where too few fit. A prediction unless
     the pod pins its cards."""
-    able = [i for i in range(len(cards.memory_mib)) if fits(cards, row, i, request, phase, limits)]
+    able = able_cards(cards, row, request, phase, limits)
     if len(able) < request.count:
         return None
+    if request.count == 1:
+        return (min(able, key=_order(row, request.picks)),)
     return tuple(sorted(able, key=_order(row, request.picks))[: request.count])
+
+
+def able_cards(cards: NodeCards, row: CardRow, request: GpuRequest, phase: str, limits: Limits) -> list[int]:
+    """The cards that `fits` says yes to. What every node of a cluster is asked for each hold, so the rules are here in
+    one loop for cards of one size; a node with replicas, or a pod that pins its cards, is asked card by card."""
+    count = len(cards.memory_mib)
+    if is_replica(cards, request) or request.pinned:
+        return [i for i in range(count) if fits(cards, row, i, request, phase, limits)]
+    if not serves(cards.kind, request.form):
+        return []
+    others = 0 if request.isolates else sum(PHASE_BIT.values()) - PHASE_BIT.get(phase, 0) if phase in PHASE_BIT else 0
+    alone = request.whole or (request.compute_milli == WHOLE_MILLI and request.form == VOLCANO_VGPU.name)
+    compute = max(request.compute_milli, 0 if request.form == QGPU.name else 1)
+    able, size, asked, burst, planned, peaked = [], -1, 0, 0, 0, 0
+    for card in range(count):
+        users, capacity = row.users[card], cards.memory_mib[card]
+        if users < 0 or (users and alone) or row.left_compute[card] < compute or not cards.healthy[card]:
+            continue
+        if others & row.phases[card]:
+            continue
+        if capacity != size:
+            size = capacity
+            asked, burst = claim(request, phase, capacity)
+            planned, peaked = capacity * limits.planned_milli // 1000, capacity * limits.peak_milli // 1000
+        if asked or burst:
+            held, peak = capacity - row.left_mib[card], max(row.peak_mib[card], burst)
+            room = min(planned - held, peaked - held - peak) if peak else planned - held
+            if not capacity or asked > room:
+                continue
+        able.append(card)
+    return able
 
 
 def _order(row: CardRow, picks: str) -> Callable[[int], tuple[int, int]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 from topology.bad_input import BadInput
 from topology.gpus.capacity import NodeCards
@@ -97,6 +98,20 @@ class NodeHolds:
 def held_row(cards: NodeCards, holds: Mapping[str, GpuHold], units: int) -> CardRow:
     """A node's cards with all holds placed: those whose cards are known first, then predictions in the order of uids,
     then `units` less what the holds explain as plain whole GPUs on the lowest free indices."""
+    if all(not hold.shares and not hold.request.pinned for hold in holds.values()):
+        # Nobody's card is known, so which cards they are matters no more than by size and state: many nodes are alike.
+        alike = replace(cards, model="", uuids=("",) * len(cards.uuids), instances=(), links=None, problem="")
+        return _predicted(alike, tuple((holds[uid].request, holds[uid].phase) for uid in sorted(holds)), units)
+    return _placed(cards, holds, units)
+
+
+@lru_cache(maxsize=4096)
+def _predicted(cards: NodeCards, asked: tuple[tuple[GpuRequest, str], ...], units: int) -> CardRow:
+    holds = {f"{i:05}": GpuHold(request, phase) for i, (request, phase) in enumerate(asked)}
+    return _placed(cards, holds, units)
+
+
+def _placed(cards: NodeCards, holds: Mapping[str, GpuHold], units: int) -> CardRow:
     row = empty_row(cards)
     index = {uuid: i for i, uuid in enumerate(cards.uuids) if uuid}
     unknown: list[GpuHold] = []

@@ -39,6 +39,8 @@ class GpuStatic:
             size = len(cards.memory_mib)
             self.memory_mib[i, :size] = cards.memory_mib
             self.healthy[i, :size] = cards.healthy
+        self.largest_mib: NDArray[np.int64] = self.memory_mib.max(axis=1, initial=0)
+        """Memory of each node's largest card, (N,)."""
         self.count = np.array([len(c.memory_mib) for c in self.cards], dtype=np.int64)
         self.model = np.array([c.model for c in self.cards], dtype=object)
         kinds, form = np.unique(np.array([c.kind for c in self.cards], dtype=str), return_inverse=True)

@@ -197,6 +197,27 @@ def test_links_out_of_the_node_are_sysfs_word_and_those_inside_nvmls() -> None:
     assert not view.grow_old({"n1": {}})
 
 
+def test_a_report_counts_by_what_it_changes() -> None:
+    view, facts = AgentsView(), networked(in_domain(two_gpus()))
+
+    def with_memory(**given: Any) -> NodeFacts:
+        return replace(facts, memory=tuple(replace(reading, **given) for reading in facts.memory))
+
+    assert view.hear("n1", facts)
+    assert not view.hear("n1", with_memory(used_bytes=7))
+    assert view.hear("n1", with_memory(total_bytes=40 * 2**30))
+    assert view.hear("n1", facts)
+    assert view.hear("n1", replace(facts, state=replace(facts.state, nvidia_peermem=False, dma_buf=False)))
+    assert view.links["n1"].outer is Hardware.RDMA_NO_GPUDIRECT
+    assert view.hear("n1", facts)
+    heard = view.pods_heard
+    assert not view.hear("n1", replace(facts, pods=None))
+    assert view.pods_heard == heard + 1
+    assert view.in_use == {}
+    view.forget("n1")
+    assert view.hear("n1", replace(facts, pods=None))  # known again, though its objects are the same
+
+
 def test_the_event_names_what_expired() -> None:
     place = Place()
     meta = Metadata(

@@ -26,7 +26,9 @@ class AgentsView:
     def __init__(self) -> None:
         self._links: dict[str, SeenLinks] = {}
         self._cards: dict[str, SeenCards] = {}
+        self._hardware: dict[str, tuple[object, ...]] = {}  # what the links and cards were made of
         self._in_use: dict[str, tuple[str, ...]] = {}
+        self._pods: dict[str, tuple[object, object]] = {}  # what the devices in use were read from
         self._counted: Mapping[str, tuple[str, ...]] | None = {}
         self.pods_heard = 0  # changes of what the kubelets say
         self.aged: Mapping[str, AgedParts] = {}
@@ -34,6 +36,10 @@ class AgentsView:
     def hear(self, node: str, facts: NodeFacts) -> bool:
         """One agent's facts; whether they say anything else than before that a node table is made of."""
         self._hear_pods(node, facts)
+        now = _hardware(facts)
+        if (before := self._hardware.get(node)) is not None and _same(before, now):
+            return False  # nothing but readings that move by the second: half a millisecond a report is saved
+        self._hardware[node] = now
         links, cards = seen_links(facts), seen_cards(facts)
         if links == self._links.get(node, _NO_LINKS) and cards == self._cards.get(node, _NO_CARDS):
             return False
@@ -41,6 +47,9 @@ class AgentsView:
         return self._expired(node) != set(_IN_TABLE)
 
     def _hear_pods(self, node: str, facts: NodeFacts) -> None:
+        if (before := self._pods.get(node)) is not None and before[0] is facts.pods and before[1] is facts.gpus:
+            return
+        self._pods[node] = facts.pods, facts.gpus
         in_use = gpus_in_use(facts)
         if in_use == self._in_use.get(node):
             return
@@ -61,7 +70,8 @@ class AgentsView:
 
     def forget(self, node: str) -> None:
         """The node is gone. How old its agent's facts are stays known: the agent may outlive the Node object."""
-        self._links.pop(node, None)
+        for kept in (self._links, self._hardware, self._pods):
+            kept.pop(node, None)
         self._cards.pop(node, None)
         if self._in_use.pop(node, None) is not None:
             self._counted = None
@@ -111,6 +121,17 @@ class AgentsView:
         if aged is None:
             return set()
         return {part for part in _IN_TABLE if _is_expired(aged, part)}
+
+
+def _hardware(facts: NodeFacts) -> tuple[object, ...]:
+    """Everything that links and cards are made of; what moves by the second left out."""
+    memory = tuple((m.uuid, m.kind, m.total_bytes, m.reserved_bytes) for m in facts.memory)
+    return facts.gpus, facts.pairs, facts.nics, (facts.state.gpudirect, memory)
+
+
+def _same(one: tuple[object, ...], other: tuple[object, ...]) -> bool:
+    """Of what a change does not name the report has the very same object as before."""
+    return all(a is b for a, b in zip(one[:3], other[:3], strict=True)) and one[3] == other[3]
 
 
 def _is_expired(aged: AgedParts, part: FactPart) -> bool:

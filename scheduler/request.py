@@ -123,6 +123,11 @@ class GangRequest:
         return max(0, minimum - sum(1 for p in self.partners if p.phase == phase))
 
     @property
+    def enough(self) -> bool:
+        """There are as many pods as the minimum asks for, if all of them found a place."""
+        return all(self.still_needed(phase) <= sum(1 for m in self.members if m.phase == phase) for phase in PHASES)
+
+    @property
     def satisfied(self) -> bool:
         """The partners alone reach the minimum: whoever is left joins one by one."""
         return self.still_needed(PREFILL) == 0 and self.still_needed(DECODE) == 0

@@ -29,6 +29,8 @@ COSTLY: Final = {
     "extender.jobReadyVerb": "is called two or three times per pod with the whole gang",
     "extender.jobEnqueueableVerb": "is asked about every waiting PodGroup in every scheduling cycle",
 }
+NO_OPINION: Final = ("extender.preemptableVerb", "extender.reclaimableVerb", "extender.queueOverusedVerb")
+"""Who must leave, and which queue holds too much, is Volcano's to say: asked about it, Isochrone abstains."""
 _PRIORITIZE_LACK: Final = "pods are placed without Isochrone's scores"
 _LACK: Final = {
     "extender.prioritizeVerb": _PRIORITIZE_LACK,
@@ -190,6 +192,9 @@ def _stanza_findings(extender: Plugin) -> Iterator[str]:
     for verb, price in COSTLY.items():
         if arguments.get(verb):
             yield f"{verb} is set: it {price} and Isochrone does not need it; remove it."
+    for verb in NO_OPINION:
+        if arguments.get(verb):
+            yield f"{verb} is set: it costs calls and Isochrone has no opinion to give; remove it."
     timeout = arguments.get("extender.httpTimeout", "")
     if timeout == "":
         yield "extender.httpTimeout is missing: Volcano waits one second for each answer; set it to 500ms."

@@ -334,4 +334,5 @@ def _status_object(refused: Refused) -> Object:
 
 
 def _status(refused: Refused) -> web.Response:
-    return web.json_response(_status_object(refused), status=refused.status or 500)
+    later = {"Retry-After": "1"} if refused.status == 429 else None  # as an API server that is busy says
+    return web.json_response(_status_object(refused), status=refused.status or 500, headers=later)

@@ -248,11 +248,9 @@ class BatchAdmission:
             elif track.doubtful:
                 self._start(key, track, self._departures.settle(track))
             return  # our own writes are on their way back to us; the watch will wake us
-        if view.started and self._needs_group(view, track):
-            self._start(key, track, self._departures.make_group(view, track, None))
-            return
         if not view.members:
             track.waiting_growth = None
+            self._repair(key, track, view)
             return
         if not complete(view, self._replicas()):
             quiet_at = track.last_arrival_s + self._settings.quiet_s
@@ -264,15 +262,25 @@ class BatchAdmission:
         if missing:
             track.waiting_growth = None
             self._turn.say(view.held, for_group(missing))
+            self._repair(key, track, view)
             return
         if lost := lost_partners(view, self._state.table()):
             track.standing = None
             self._turn.wait(track, view.held, for_lost(lost))  # a node that comes back, or a pod that goes, is growth
+            self._repair(key, track, view)
             return
         work = self._turn.take(track, view, now, lambda: self._older(key))
         if work is not None:
             self._free_those_behind(key)
             self._start(key, track, work)
+        else:
+            self._repair(key, track, view)
+
+    def _repair(self, key: GangKey, track: Track, view: GangView) -> None:
+        """Make a PodGroup that released pods lack. Whoever can join them goes first, and makes it: while a gang's
+        writes are under way others are planned, and what it waits for must not go to them."""
+        if view.started and self._needs_group(view, track):
+            self._start(key, track, self._departures.make_group(view, track, None))
 
     def _older(self, key: GangKey) -> Older:
         """Gangs below their minimum that wait and rank before this one, first in rank first."""

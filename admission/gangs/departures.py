@@ -64,6 +64,7 @@ class Departures:
         """Nominate, release, PodGroup. Pods that cannot go are given back; with too few left nobody goes."""
         nominated = await self.gatekeeper.nominate(lettings)
         ready = nominated & self._state.gangs().get(view.key, {}).keys()  # some may have gone meanwhile
+        ready -= self._homeless(lettings)
         units = units_by_uid([letting.pod for letting in lettings])
         torn = {unit for uid, unit in units.items() if uid not in ready}
         ready = {uid for uid in ready if units.get(uid) not in torn}
@@ -71,6 +72,8 @@ class Departures:
             ready = set()
         self._give_back([letting for letting in lettings if letting.pod.metadata.uid not in ready], track)
         if not ready:
+            if view.started:  # those that went before need it all the same
+                await self.make_group(view, track, None)
             return False
         lettings, planned = [x for x in lettings if x.pod.metadata.uid in ready], len(lettings)
         released = await self._release(lettings, track)
@@ -78,6 +81,11 @@ class Departures:
         # No PodGroup for nobody: Volcano would look at it before the pods have their nominations.
         grouped = bool(released) and await self.make_group(view, track, result)
         return grouped and len(released) == planned
+
+    def _homeless(self, lettings: Sequence[Letting]) -> set[str]:
+        """Pods whose planned node has gone meanwhile; they are planned anew while they still can be."""
+        nodes = self._state.table().index
+        return {letting.pod.metadata.uid for letting in lettings if letting.node and letting.node not in nodes}
 
     async def _release(self, lettings: Sequence[Letting], track: Track) -> set[str]:
         """The uids that are known to be let go. Where nobody can say, the pod keeps its room until somebody can."""

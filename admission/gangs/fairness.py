@@ -178,6 +178,7 @@ class Fairness:
         roomier = without_inferiors(snapshot, pods, groups, self.queue_of(view), priority, leaving=True) or snapshot
         rest = tuple(p for p in view.released if p.status.nominated_node_name)
         asked = request_of(replace(view, members=waiting, blocked=(), released=rest), snapshot.table)
+        asked = replace(asked, min_prefill=0, min_decode=0)  # whoever of them fits: they are out already
         result = plan_units(asked, units_by_uid(waiting), roomier, self._policy)
         self.claims.book(view.key, result, now_s)
         return True

@@ -6,7 +6,7 @@ It looks at one snapshot and changes nothing but what is assumed of the gang's o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -20,12 +20,13 @@ from admission.gangs.let_go import Letting
 from admission.gangs.overtaking import Standing
 from admission.gangs.pod_group import moved
 from admission.gangs.promised import QUEUE_LAG_S
-from admission.gangs.queue_room import QueueRoom
+from admission.gangs.queue_room import QueueRoom, QueueShort
 from admission.gangs.units import plan_units, short_units, unit_of, units_by_uid
-from admission.gangs.waiting_words import Waiting, behind, for_preemption, for_queue, for_unit
+from admission.gangs.waiting_words import Waiting, behind, for_partners_unit, for_preemption, for_queue, for_unit
 from scheduler.decision import Outcome, Plan
 from scheduler.policy import Policy
-from scheduler.request import GangRequest
+from scheduler.reasons import reason_of
+from scheduler.request import GangRequest, PodRequest
 from topology.cluster_state import ClusterState, GangKey
 from topology.labels import DECODE, GROUP_NAME, PREFILL
 from topology.objects import Pod
@@ -73,13 +74,17 @@ class Turn:
         snapshot = self._fairness.claims.laid_over(self._snapshot())
         if track.reserved:
             snapshot = snapshot.without_assumed(track.reserved)  # kept for this gang, so it may use it
-        view, asked, expected = self._asked(view, snapshot, track, now_s)
+        view, asked, expected, short = self._asked(view, snapshot, track, now_s)
         if not any(not is_expected(m.uid) for m in asked.members):
             track.waiting_growth, track.standing = None, None
             return None
         units = units_by_uid(view.members) | dict(expected.unit_of)
         room = self._fairness.queue_room(view, now_s)
-        members, queue_short = room.those_that_fit(asked, units) if room is not None else (asked.members, None)
+        # A gang that lacks pods waits for them first: it must not stand in a queue.
+        if room is not None and asked.enough:
+            members, queue_short = room.those_that_fit(asked, units)
+        else:
+            members, queue_short = asked.members, None
         standing = Standing(asked, units, self._fairness.queue_of(view))
         track.awaits_queue = queue_short is not None
         if queue_short is not None:
@@ -99,7 +104,7 @@ class Turn:
         track.waiting_growth = self._state.growth if left_out else None
         track.standing = None if request.satisfied else standing
         if result.outcome in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG):
-            self._wait_for_pods(track, view, result, now_s)
+            self._wait_for_pods(track, view, result, short, now_s)
             return None
         if not result.places:
             if (again_s := self._fairness.asked_until_s(view.key)) > now_s:
@@ -108,6 +113,7 @@ class Turn:
             if made is not None and not expected.pods:
                 return self._preempt(track, view, made, snapshot, room, older(), now_s)
             self._voice.held(view, result)
+            self._beyond_queue(view, members, queue_short)
             return None
         # Pods for whom room was kept pass nobody: it was theirs before.
         before = {} if len(result.places) <= len(track.reserved) else older()
@@ -119,11 +125,8 @@ class Turn:
         result = _without_expected(result)
         if left_out:
             track.waiting_growth = self._state.growth  # what was given back just now is room that it was asked with
-            kept = {m.uid for m in members}
             self._voice.left_out(view, result)
-            if queue_short is not None:
-                beyond = {m.uid for m in asked.members} - kept
-                self.say([p for p in view.members if p.metadata.uid in beyond], for_queue(queue_short))
+            self._beyond_queue(view, members, queue_short)
         self._fairness.went(view.key, before, result, room)
         return self._go(track, view, result, nominate=True)
 
@@ -149,6 +152,12 @@ class Turn:
         going = [p for p in view.members if p.metadata.uid in made.places]
         self.say(going, for_preemption(priority_of(view.members)))
         return work
+
+    def _beyond_queue(self, view: GangView, members: Sequence[PodRequest], short: QueueShort | None) -> None:
+        """Members that the queue cannot hold are told so, whatever becomes of the others."""
+        if short is not None:
+            asked = {m.uid for m in members}
+            self.say([p for p in view.members if p.metadata.uid not in asked], for_queue(short))
 
     def _wait_behind(self, track: Track, view: GangView, first: GangKey, older: Older) -> None:
         track.behind = first
@@ -197,8 +206,8 @@ class Turn:
 
     def _asked(
         self, view: GangView, snapshot: Snapshot, track: Track, now_s: float
-    ) -> tuple[GangView, GangRequest, Expected]:
-        """Whole units only, and with them the pods without which they could never be whole."""
+    ) -> tuple[GangView, GangRequest, Expected, dict[str, int]]:
+        """Whole units only, and with them the pods without which they could never be whole; and what others lack."""
         asked = request_of(view, snapshot.table)
         expected = expected_of(view, asked, self._controller_of, self._top_of)
         here = (*view.members, *view.released, *view.bound)
@@ -214,13 +223,17 @@ class Turn:
             out = {p.metadata.uid for p in torn}
             asked = replace(asked, members=tuple(m for m in asked.members if m.uid not in out))
             view = replace(view, members=tuple(p for p in view.members if p.metadata.uid not in out))
-        return view, replace(asked, members=asked.members + expected.pods), expected
+        return view, replace(asked, members=asked.members + expected.pods), expected, short
 
-    def _wait_for_pods(self, track: Track, view: GangView, result: Plan, now_s: float) -> None:
+    def _wait_for_pods(
+        self, track: Track, view: GangView, result: Plan, short: Mapping[str, int], now_s: float
+    ) -> None:
         """Pods still to come decide, not room. The first moments of every roll-out look like this: be patient."""
         track.waiting_growth = None
         told_at = track.last_arrival_s + self.settings.partner_s
-        if now_s >= told_at:
+        if now_s >= told_at and short:
+            self.say(view.members, for_partners_unit(short, reason_of(result)))
+        elif now_s >= told_at:
             self._voice.held(view, _without_expected(result, lower_minimum=False))
         else:
             track.due_s = told_at

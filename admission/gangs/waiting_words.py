@@ -5,7 +5,7 @@ What a plan says is scheduler.explain's to word; here is what stands before a pl
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from admission.gangs.queue_room import QueueShort
@@ -80,6 +80,18 @@ def for_unit(unit: str, missing: int) -> Waiting:
         Reason.WAITING_FOR_GANG,
         f"{missing} pods of its group {unit} are missing; a group goes as a whole, once its owner has made all of it",
         f"unit/{unit}",
+    )
+
+
+def for_partners_unit(short: Mapping[str, int], reason: Reason) -> Waiting:
+    """Pods enough are there, but some make up groups that are not all there, which count for nothing until they are."""
+    unit, missing = next(iter(short.items()))
+    more = f" and {len(short) - 1} more groups" if len(short) > 1 else ""
+    return Waiting(
+        reason,
+        f"{missing} pods of the group {unit}{more} of its gang are missing, and without it the gang is below its "
+        f"minimum; a group goes as a whole, once its owner has made all of it",
+        f"partners/{unit}",
     )
 
 

@@ -157,6 +157,39 @@ async def test_c064_a_gang_that_lost_room_says_so_and_joins_when_it_is_back(
         await until(lambda: not gated(cluster))
 
 
+async def test_c065_what_is_evicted_does_not_come_and_go_for_ever(cluster: FileCluster, tmp_path: Path) -> None:
+    """Two pods of two pairs are reclaimed for another queue, whose pods are placed after the successors are let go.
+
+    The minimum that Volcano holds together is one pair before and after, so the pair that runs is not broken. The
+    successors are placed where room is for them, once; when that room is taken, their nominations are withdrawn, and
+    with each time that they are made anew the patience doubles. Those made anew while there is no room are held, told,
+    and not one of them is written to again."""
+    maker = replica_set(cluster, "chat", 1, 4, deployment(cluster, "chat"))
+    async with controlling(cluster, tmp_path, replan_after="1s") as controller:
+        create(cluster, *(held(name, gpus=2, owner=maker) for name in ("p0", "p1", "d0", "d1")))
+        await until(lambda: "isochrone-chat" in groups(cluster) and not gated(cluster))
+        assert len(bind_released(cluster)) == 4
+        await until(lambda: all(reasons(cluster, name) == ["Placed"] for name in ("p0", "p1", "d0", "d1")))
+        before = groups(cluster)["isochrone-chat"]["spec"]
+        nodes = [cluster.delete("pods", NAMESPACE, name)["spec"]["nodeName"] for name in ("p1", "d1")]
+        create(cluster, *(held(f"{half}1-again", gpus=2, owner=maker) for half in "pd"))
+        await until(lambda: {"p1-again", "d1-again"} <= nominations(cluster).keys())
+        for number, node in enumerate(nodes):  # Volcano gives the room to the other queue
+            other: Raw = held(f"other-{number}", gpus=2)
+            other["metadata"]["labels"] = {}
+            other["spec"] |= {"nodeName": node, "schedulingGates": []}
+            cluster.create_pod(other)
+        await until(lambda: controller.renewal.renewed == 2)
+        create(cluster, *(held(f"{half}1-once-more", gpus=2, owner=maker) for half in "pd"))
+        for half in "pd":
+            await until(lambda: reasons(cluster, f"{half}1-once-more") == ["InsufficientGPU"])  # noqa: B023
+        await until(lambda: not controller.announcer._to_annotate)
+        assert gated(cluster) == {"p1-once-more", "d1-once-more"}
+        assert {"p0", "d0"} <= released(cluster).keys()
+        assert groups(cluster)["isochrone-chat"]["spec"] == before
+        assert controller.renewal._unplaced.patience_s((NAMESPACE, "chat")) == 2
+
+
 async def test_c068_a_replica_of_several_pods_goes_whole_or_holds_nothing(tmp_path: Path) -> None:
     """Four GPUs, decode groups of two: the second replica fits, of the third not one pod is let go."""
     async with FileCluster([{"name": "n1", "gpus": 5}]) as cluster, controlling(cluster, tmp_path) as controller:

@@ -103,6 +103,15 @@ async def test_a_gang_that_its_queue_can_never_hold_stands_before_nobody(cluster
         await goes(cluster, "young", "q")
 
 
+async def test_half_a_gang_waits_for_its_partner_and_stands_in_no_queue(cluster: FileCluster, tmp_path: Path) -> None:
+    """Its one pod alone is more than the queue has left; but what it waits for first is its other half."""
+    queue(cluster, "q", 8, holds=2)
+    async with controlling(cluster, tmp_path, overtaking="0", partner_after="100ms"):
+        create(cluster, pair("old", "q", 7)[0])
+        await until(lambda: reasons(cluster, "p-old") == ["WaitingForPartner"])
+        await goes(cluster, "young", "q")
+
+
 @pytest.mark.parametrize("how", ["a pod goes", "its queue closes"])
 async def test_who_waited_behind_it_goes_when_it_stops_waiting(cluster: FileCluster, tmp_path: Path, how: str) -> None:
     queue(cluster, "top", 8, holds=2)

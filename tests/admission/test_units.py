@@ -185,6 +185,8 @@ async def test_a_group_that_is_not_all_there_waits(cluster: FileCluster, tmp_pat
         create(cluster, held("p0"), lws(0, 0, 3), lws(0, 1, 3))
         await until(lambda: reasons(cluster, "d0") == reasons(cluster, "d0-1") == ["WaitingForGang"])
         assert events(cluster, "d0")[0][1].startswith("1 pods of its group decode/0 are missing")
+        await until(lambda: reasons(cluster, "p0") == ["WaitingForPartner"])  # and not that there are no decode pods
+        assert events(cluster, "p0")[0][1].startswith("1 pods of the group decode/0 of its gang are missing")
         create(cluster, lws(0, 2, 3))
         await until(lambda: not gated(cluster))
 

@@ -169,3 +169,9 @@ def test_garbage_is_one_sentence(text: str) -> None:
 @given(st.text())
 def test_no_text_makes_it_raise(text: str) -> None:
     assert check(text)
+
+
+@pytest.mark.parametrize("verb", ["preemptable", "reclaimable", "queueOverused"])
+def test_a_verb_on_which_there_is_no_opinion_is_found(verb: str) -> None:
+    (said,) = findings(conf(**{f"{verb}Verb": verb}))
+    assert said == f"extender.{verb}Verb is set: it costs calls and Isochrone has no opinion to give; remove it."

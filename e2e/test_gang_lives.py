@@ -18,7 +18,7 @@ from e2e.checks import (
     stays,
     wait_event,
 )
-from e2e.conftest import ClusterFactory
+from e2e.conftest import ClusterFactory, NamespaceFactory
 from e2e.stack.cluster import Cluster
 from e2e.stack.isochrone import CONTROLLER, Isochrone, conf_with_extender, install
 from e2e.stack.nodes import GPU, HOSTNAME, grid
@@ -27,6 +27,7 @@ from e2e.stack.volcano_conf import scheduler_conf
 from e2e.stalling_proxy import start_anew
 from e2e.workloads import (
     DECODE,
+    ENABLED,
     GANG,
     PHASE,
     PREFILL,
@@ -109,6 +110,41 @@ def test_an_lws_group_of_four_runs_as_one_member(isochrone: Isochrone, cluster: 
     (group,) = cluster.api("GET", f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{namespace}/podgroups")["items"]
     assert group["spec"]["minMember"] == 5
     assert group["spec"]["subGroupPolicy"][0]["subGroupSize"] == 4
+
+
+def kthena_pod(role: str, worker: int, size: int, gpus: int) -> Object:
+    """One pod of the first copy of a role as Kthena makes it, without a label of ours; the worker only joins Ray."""
+    labels = {
+        "modelserving.volcano.sh/group-name": "chat-0",
+        "modelserving.volcano.sh/role": role,
+        "modelserving.volcano.sh/role-id": f"{role}-0",
+    }
+    container = {
+        "name": "engine",
+        "image": "engine",
+        "command": ["sh", "-c", "ray start --block --address=$ENTRY_ADDRESS" if worker else "vllm serve chat"],
+        "env": [{"name": "GROUP_SIZE", "value": str(size)}],
+        "resources": resources(gpus),
+    }
+    meta = {"name": f"chat-0-{role}-0-{worker}", "labels": labels}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": [container]}}
+
+
+@pytest.mark.full
+def test_a_role_of_kthena_over_two_nodes_runs_as_one_member(
+    isochrone: Isochrone, cluster: Cluster, new_namespace: NamespaceFactory
+) -> None:
+    """Its PodGroup is ours, for it has no gang policy of its own; Volcano counts whole copies by their role id."""
+    namespace = new_namespace(labels={ENABLED: "true"})
+    cluster.create(kthena_pod("prefill", 0, 1, 1), namespace)
+    cluster.create(kthena_pod("decode", 0, 2, 7), namespace)
+    stays(cluster, lambda: not bound_pods(cluster, namespace), LOOK_S, "half of a copy does not go")
+    cluster.create(kthena_pod("decode", 1, 2, 7), namespace)
+    print(f"three pods bound after {bound_after(cluster, namespace, 3):.2f} s")
+    assert len({each.node for each in live_pods(cluster, namespace) if each.phase == DECODE}) == 2
+    (group,) = cluster.api("GET", f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{namespace}/podgroups")["items"]
+    (policy,) = group["spec"]["subGroupPolicy"]
+    assert (policy["subGroupSize"], policy["matchLabelKeys"]) == (2, ["modelserving.volcano.sh/role-id"])
 
 
 def test_a_gang_waits_for_its_queue(isochrone: Isochrone, cluster: Cluster, namespace: str) -> None:

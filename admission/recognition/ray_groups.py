@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from admission.gangs.units import LWS_NAME, size_of
 from admission.recognition.command_line import EngineCall
-from admission.recognition.evidence import Finding
+from admission.recognition.evidence import Confidence, Finding, PhaseReading
 from admission.recognition.phase_names import phase_in_name
 from topology.objects import Pod
 
@@ -30,7 +30,10 @@ def phase_of_lws(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
         yield Finding(says, f"LWS {name}, spanned by Ray")
 
 
-def without_workers(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:
-    """Nothing can tell the phase of this copy's workers: a leader that is held would wait for them for ever."""
+def without_workers(pod: Pod, calls: tuple[EngineCall, ...], phase: PhaseReading) -> bool:
+    """Nothing puts this copy's workers beside their leader: held, it would wait for them for ever.
+
+    A framework writes its labels on both, which tell phase and gang alike.
+    """
     name = lws_name(pod, calls)
-    return bool(name) and phase_in_name(name) is None
+    return bool(name) and phase.confidence is Confidence.MEDIUM and phase_in_name(name) is None

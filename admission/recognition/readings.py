@@ -63,4 +63,5 @@ def _anew(read: _Read, rules: Rules) -> Readings:
         PodSpec(containers=read.containers),
     )
     calls = engine_calls(pod)
-    return Readings(read_phase(pod, calls, rules), read_gang(pod, calls), without_workers(pod, calls))
+    phase = read_phase(pod, calls, rules)
+    return Readings(phase, read_gang(pod, calls), without_workers(pod, calls, phase))

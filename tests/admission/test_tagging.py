@@ -47,9 +47,19 @@ def test_an_enabled_namespace_asks_for_its_pods() -> None:
     assert tagging.signal == "phase: vLLM kv_role kv_consumer; gang: model llama"
 
 
-@pytest.mark.parametrize(("name", "held"), [("big-decode", True), ("big-b", False)])
-def test_the_leader_of_ray_workers_is_held_only_where_its_workers_can_be_told(name: str, held: bool) -> None:
-    lws = {"leaderworkerset.sigs.k8s.io/name": name, "leaderworkerset.sigs.k8s.io/group-index": "0"}
+@pytest.mark.parametrize(
+    ("name", "more", "held"),
+    [
+        ("big-decode", {}, True),
+        ("big-b", {}, False),
+        ("big-b", {"llm-d.ai/role": "decode", "llm-d.ai/model": "llama"}, True),  # its workers have them too
+        ("big-b", {"role": "decode"}, False),  # the workers' gang would be another one, for they name no model
+    ],
+)
+def test_the_leader_of_ray_workers_is_held_only_where_its_workers_can_be_told(
+    name: str, more: dict[str, str], held: bool
+) -> None:
+    lws = {"leaderworkerset.sigs.k8s.io/name": name, "leaderworkerset.sigs.k8s.io/group-index": "0", **more}
     pod = raw_pod(
         lws, {"leaderworkerset.sigs.k8s.io/size": "2"}, args=[*CONSUMER, "--distributed-executor-backend=ray"]
     )

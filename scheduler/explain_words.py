@@ -136,7 +136,8 @@ def _phrase(code: VerdictCode, decision: Decision, *, decided: bool = True) -> s
         exact = shared or nearest.unit == CARDS
         said = f"without {amount(nearest.need, nearest.unit, 'free')}" if exact else _GPU_MEMORY
         # Memory is asked of every GPU alike: what two cards have together does not count.
-        many = decision.request.gpu.count if decision.request.gpu is not None else 1
+        gpu = decision.request.gpu
+        many = gpu.count if gpu is not None and not gpu.parts else 1
         return f"{said} on each of {many} GPUs" if nearest.unit == GPU_BYTES and many > 1 else said
     if code is VerdictCode.RESOURCE_MISSING and decision.request.problem:
         return f"not looked at, since {decision.request.problem}"

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from scheduler.request import PodRequest
+from topology.gpus.asked import GpuRequest, whole_gpus
 from topology.gpus.capacity import NodeCards
 from topology.gpus.cards import EVERYTHING, CardRow, choose, empty_row, put
 from topology.gpus.forms import WHOLE
 from topology.gpus.holds import held_row
-from topology.gpus.request import GpuRequest, whole_gpus
 from topology.gpus.roots import whole_in_use
 from topology.gpus.sets import GpuSet, best_set, judge_set, plugin_set
 from topology.snapshot import Snapshot
@@ -55,7 +55,7 @@ def gpu_pick(snapshot: Snapshot, request: PodRequest, node: int, partner: int | 
         rails = partner_rails(snapshot, partner) if partner is not None and partner != node else None
         return _whole(cards, row, gpu, rails)
     chosen = choose(cards, row, gpu, request.phase, EVERYTHING)
-    return GpuPick(tuple(sorted(chosen)), gpu.predicted) if chosen else None
+    return GpuPick(tuple(sorted(set(chosen))), gpu.predicted) if chosen else None
 
 
 def partner_rails(snapshot: Snapshot, node: int) -> frozenset[int]:

@@ -9,7 +9,7 @@ promises and peaks together at the peak limit; both shares are settings. The rul
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from scheduler.policy import Policy
 from scheduler.verdicts import CARDS, GPU_BYTES, Verdict, VerdictCode
-from topology.gpus.cards import PHASE_BIT, WHOLE_MILLI, Limits, serves
+from topology.gpus.asked import GpuRequest
+from topology.gpus.cards import PHASE_BIT, WHOLE_MILLI, Limits, choose, put_all, serves
 from topology.gpus.forms import QGPU, VOLCANO_VGPU
-from topology.gpus.request import GpuRequest
 from topology.gpus.table import GpuTable
 from topology.labels import PREFILL
 
@@ -88,12 +88,15 @@ class CardFit:
     count: int
     none: Mask
     """Nodes without a card that is given out in the pod's form, (n,): waiting does not help there."""
+    together: Mask | None = None
+    """Nodes whose cards take all containers of the pod at once, (n,), where several ask; the rest is then about the one
+    that asks for most."""
 
     @property
     def fits(self) -> Mask:
         """Nodes with enough cards, (n,)."""
         enough: Mask = self.able.sum(axis=1) >= self.count
-        return enough
+        return enough if self.together is None else enough & self.together
 
     @property
     def but_for_memory(self) -> Mask:
@@ -117,6 +120,8 @@ def card_fit(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> CardF
     request, limits = need.request, need.limits
     if request.profiles:
         return _instances(gpus, need, at)
+    if request.parts:
+        return _of_containers(gpus, need, at)
     # `take` gathers rows twice as fast as an index does, and this is asked for every pod.
     capacity, users = gpus.memory_mib.take(at, axis=0), gpus.users.take(at, axis=0)
     compute, planned = gpus.left_compute.take(at, axis=0), gpus.static.share_mib(limits.planned_milli).take(at, axis=0)
@@ -151,6 +156,32 @@ def card_fit(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> CardF
     most = gpus.static.share_mib(limits.peak_milli)[at] if need.phase == PREFILL and request.peak_mib else planned
     # Also where nobody tells the memory of a free card: it is there, and what it holds is what is not known.
     return CardFit(free & enough, free, asked, room, most - burst, request.count, none)
+
+
+def _of_containers(gpus: GpuTable, need: CardNeed, at: Ints) -> CardFit:
+    """Each container alone for all nodes at once; where each fits, all of them card by card."""
+    parts = need.request.parts
+    fits = [card_fit(gpus, replace(need, request=part), at) for part in parts]
+    most = max(range(len(parts)), key=lambda i: (parts[i].whole, parts[i].memory_mib, parts[i].memory_milli))
+    alone = np.logical_and.reduce([fit.fits for fit in fits])
+    together = alone.copy()
+    for i in np.flatnonzero(alone).tolist():
+        together[i] = _pods_on(gpus, need, int(at[i]), 1) > 0
+    # Where each fits by itself they lack room for all of their memory at once.
+    all_mib = np.sum([fit.need_mib for fit in fits], axis=0)
+    need_mib = np.where((alone & ~together)[:, None], all_mib, fits[most].need_mib)
+    return replace(fits[most], need_mib=need_mib, together=together)
+
+
+def _pods_on(gpus: GpuTable, need: CardNeed, node: int, most: int) -> int:
+    """How many pods the cards of one node take, placed one after the other, at most so many."""
+    cards, row = gpus.static.cards[node], gpus.row(node)
+    for placed in range(most):
+        chosen = choose(cards, row, need.request, need.phase, need.limits)
+        if chosen is None:
+            return placed
+        row = put_all(cards, row, chosen, need.request, need.phase)
+    return most
 
 
 def _serving(gpus: GpuTable, form: str, at: Ints) -> Mask:
@@ -203,6 +234,9 @@ def card_slots(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> Int
     fit, request = card_fit(gpus, need, at), need.request
     if request.profiles:
         return np.where(fit.fits, 1000, 0).astype(np.int64)
+    if request.parts:
+        fitting = zip(at.tolist(), fit.fits.tolist(), strict=True)
+        return np.array([_pods_on(gpus, need, node, 1000) if fits else 0 for node, fits in fitting], dtype=np.int64)
     each = fit.able.astype(np.int64)
     replicas = gpus.static.replicas[at]
     replica = request.whole & (replicas > 1) & ~gpus.static.listed[at]

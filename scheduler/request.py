@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from scheduler.roots import Group, group_of
+from topology.gpus.asked import GpuRequest
 from topology.gpus.holds import GpuHold, hold_of_request
-from topology.gpus.request import GpuRequest, readable_gpus
+from topology.gpus.request import readable_gpus
 from topology.labels import (
     ALL_PAIRS,
     DECODE,

@@ -29,7 +29,7 @@ def node_from(entry: Mapping[str, Any]) -> Node:
 
 
 def pod_from(entry: Mapping[str, Any], name: str) -> Pod:
-    """`{uid, node, phase, limits, notes}`."""
+    """`{uid, node, phase, limits, notes}`; `containers` are the limits of each where there are several."""
     return Pod(
         metadata=Metadata(
             name=name,
@@ -40,7 +40,10 @@ def pod_from(entry: Mapping[str, Any], name: str) -> Pod:
         ),
         spec=PodSpec(
             node_name=entry.get("node", ""),
-            containers=(Container(resources=Resources(limits=dict(entry["limits"]))),),
+            containers=tuple(
+                Container(resources=Resources(limits=dict(limits)))
+                for limits in entry.get("containers", (entry.get("limits"),))
+            ),
         ),
     )
 

@@ -15,10 +15,10 @@ from scheduler.policy import Policy
 from scheduler.request import GangRequest, Partner, PodRequest
 from tests.scheduler.clusters import READY
 from tests.scheduler.test_memory_policy import CARD, GIB, vgpu, vgpu_node
+from topology.gpus.asked import GpuRequest
 from topology.gpus.capacity import node_cards
 from topology.gpus.cards import Limits, choose, empty_row, put_all
 from topology.gpus.holds import GpuHold
-from topology.gpus.request import GpuRequest
 from topology.labels import DECODE, GPU_PRODUCT, HOSTNAME, PREFILL, TRANSPORT, ZONE
 from topology.objects import Metadata, Node, NodeStatus
 from topology.snapshot import Assumed, Snapshot, snapshot_of
@@ -109,6 +109,14 @@ def test_one_bad_request_costs_itself_only() -> None:
     assert made.outcome == Outcome.PLANNED
     assert "u-bad" not in made.places
     assert len(made.places) == 2
+
+
+def test_a_gang_whose_pods_have_two_containers_each() -> None:
+    # 10 + 20 GiB a pod: two pods on the 68 GiB of one card, so four pods need both nodes.
+    both = GpuRequest("Volcano vGPU", count=2, memory_mib=20 * GIB, parts=(vgpu(10), vgpu(20)))
+    asked = gang((PREFILL, both, 2), (DECODE, both, 2))
+    assert plan(asked, snapshot_of([vgpu_node("n1")])).outcome == Outcome.HELD
+    assert where(plan(asked, snapshot_of([vgpu_node("n1"), vgpu_node("n2")]))) == ["n1", "n1", "n2", "n2"]
 
 
 # --- against every assignment -------------------------------------------------------------------

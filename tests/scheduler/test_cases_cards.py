@@ -16,7 +16,7 @@ from tests.scheduler.case_files import of_kind
 from tests.scheduler.clusters import gang_from, snapshot_from
 from topology.bad_input import BadInput
 from topology.gpus.amounts import read_count
-from topology.gpus.request import GpuRequest
+from topology.gpus.asked import GpuRequest
 from topology.gpus.sets import NodeLinks, best_set
 from topology.labels import DECODE
 from topology.snapshot import Assumed, snapshot_of

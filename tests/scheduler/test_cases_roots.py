@@ -30,7 +30,7 @@ from topology.facts.report import (
     PodDevices,
     Remote,
 )
-from topology.gpus.request import whole_gpus
+from topology.gpus.asked import whole_gpus
 from topology.gpus.roots import RootRoom, gpus_in_use, whole_in_use
 from topology.gpus.sets import NodeLinks
 from topology.labels import PREFILL

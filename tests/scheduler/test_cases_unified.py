@@ -14,7 +14,8 @@ from tests.scheduler.case_files import of_kind
 from tests.scheduler.clusters import node, pod
 from topology.cluster_state import ClusterState
 from topology.facts import report as f
-from topology.gpus.request import readable_gpus, whole_gpus
+from topology.gpus.asked import whole_gpus
+from topology.gpus.request import readable_gpus
 from topology.labels import GPU_PRODUCT
 from topology.objects import Container, PodSpec, Resources
 

@@ -28,7 +28,7 @@ from topology.facts.report import (
     NvmlState,
     Remote,
 )
-from topology.gpus.request import whole_gpus
+from topology.gpus.asked import whole_gpus
 from topology.gpus.seen_cards import seen_cards
 from topology.labels import DECODE, GPU_PRODUCT, HOSTNAME, PREFILL, TRANSPORT
 from topology.objects import Metadata, Node, NodeStatus

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -15,10 +17,10 @@ from scheduler.policy import Policy
 from scheduler.request import Partner, PodRequest
 from scheduler.verdicts import VerdictCode
 from tests.scheduler.clusters import READY
+from topology.gpus.asked import GpuRequest
 from topology.gpus.cards import Limits, able_cards, choose, fits, put_all
 from topology.gpus.devices import HAMI_REGISTER, VOLCANO_REGISTER
 from topology.gpus.holds import GpuHold
-from topology.gpus.request import GpuRequest
 from topology.labels import DECODE, GPU_PRODUCT, HOSTNAME, PHASES, PREFILL, TRANSPORT, ZONE
 from topology.objects import Metadata, Node, NodeStatus
 from topology.snapshot import Assumed, Snapshot, snapshot_of
@@ -276,3 +278,22 @@ def test_all_nodes_at_once_agree_with_one_card_at_a_time(
     assert placed <= counted if asked.count > 1 else min(counted, 50) == placed or asked.form == "Volcano vGPU"
     assert np.all(table.left_milli <= 1000)
     assert np.all(table.left_mib >= 0)
+
+
+@settings(max_examples=60, deadline=None)
+@given(nodes(), st.lists(requests(), min_size=2, max_size=3), st.lists(requests(), max_size=2), PHASE)
+def test_pods_with_several_containers_are_counted_as_their_owner_places_them(
+    node: Node, parts: list[GpuRequest], held: list[GpuRequest], phase: str
+) -> None:
+    parts = [replace(part, form="Volcano vGPU", peak_mib=0) for part in parts]
+    asked = GpuRequest("Volcano vGPU", count=sum(p.count for p in parts), parts=tuple(parts))
+    holds = [("n1", f"u{i}", GpuHold(gpu, DECODE)) for i, gpu in enumerate([*held, asked])]
+    for pods in (holds[:-1], holds):
+        snapshot = snapshot_of([node], holds=pods)
+        need = card_need(asked, phase, Policy())
+        assert need is not None
+        cards, row, placed = snapshot.table.gpus.cards[0], snapshot.gpus.row(0), 0
+        while (chosen := choose(cards, row, asked, phase, need.limits)) is not None and placed < 50:
+            row, placed = put_all(cards, row, chosen, asked, phase), placed + 1
+        assert card_fit(snapshot.gpus, need).fits.tolist() == [placed > 0]
+        assert min(int(card_slots(snapshot.gpus, need)[0]), 50) == placed

@@ -14,7 +14,7 @@ from scheduler.plan import plan
 from scheduler.request import GangRequest, Partner, ReachBound
 from tests.scheduler.small_cases import Choices, cases, random_case, roomy_case
 from tests.scheduler.test_memory_policy import vgpu, vgpu_node, wanting
-from topology.gpus.request import GpuRequest
+from topology.gpus.asked import GpuRequest
 from topology.labels import ALL_PAIRS, DECODE, NEAREST, PREFILL
 from topology.snapshot import Assumed, Snapshot, snapshot_of
 

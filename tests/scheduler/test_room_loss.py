@@ -20,10 +20,10 @@ from tests.scheduler.clusters import READY
 from tests.scheduler.test_memory_policy import CARD, GIB, vgpu, vgpu_node
 from topology.fragmentation.pod_mix import Mix
 from topology.fragmentation.pod_shape import PodShape
+from topology.gpus.asked import GpuRequest
 from topology.gpus.capacity import node_cards
 from topology.gpus.cards import CardRow, Limits, choose, empty_row, put_all
 from topology.gpus.mig_nodes import mig_harm
-from topology.gpus.request import GpuRequest
 from topology.labels import DECODE, GPU_PRODUCT, HOSTNAME, PREFILL, TRANSPORT, ZONE
 from topology.objects import Metadata, Node, NodeStatus
 from topology.snapshot import Assumed, Snapshot, snapshot_of

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from topology.bad_input import BadInput
+from topology.gpus.asked import BY_NAME, GpuRequest
 from topology.gpus.forms import FORMS
-from topology.gpus.request import BY_NAME, GpuRequest, gpu_request, readable_gpus
+from topology.gpus.request import gpu_request, readable_gpus
 from topology.labels import CARD_MEMORY, CARD_PEAK
 from topology.objects import Container, PodSpec, Resources
 
@@ -97,9 +98,26 @@ def test_no_gpu_is_no_request() -> None:
 def test_containers_count_together_and_init_steps_by_themselves() -> None:
     both = spec({"nvidia.com/gpu": 2}, {"nvidia.com/gpu": 1}, init={"nvidia.com/gpu": "4"})
     assert gpu_request(both) == GpuRequest("whole GPU", count=4, whole=True)
-    # Two containers with vGPUs of 3,000 and 5,000 MiB: two cards, the larger amount for each (the safe side).
+    # Two containers with vGPUs of 3,000 and 5,000 MiB: each its own, on two cards or on one.
     two = spec({f"{VGPU}number": 1, f"{VGPU}memory": 3000}, {f"{VGPU}number": 1, f"{VGPU}memory": 5000})
-    assert gpu_request(two) == GpuRequest("Volcano vGPU", count=2, memory_mib=5000)
+    parts = tuple(GpuRequest("Volcano vGPU", memory_mib=mib) for mib in (3000, 5000))
+    assert gpu_request(two) == GpuRequest("Volcano vGPU", count=2, memory_mib=5000, parts=parts)
+    # Our own annotation speaks of every GPU of the pod: two cards, the larger amount for each.
+    with_peak = gpu_request(two, {"isochrone.dev/gpu-memory-peak": "8Gi"})
+    assert with_peak == GpuRequest("Volcano vGPU", count=2, memory_mib=5000, peak_mib=8192)
+    # A container that asks for memory alone has one card, one without either is served nothing.
+    mixed = spec({f"{VGPU}memory": 3000}, {f"{VGPU}memory-percentage": 50, f"{VGPU}number": 2}, {"cpu": "1"})
+    read = gpu_request(mixed)
+    assert read is not None
+    assert [(part.count, part.memory_mib, part.memory_milli) for part in read.parts] == [(1, 3000, 0), (2, 0, 500)]
+
+
+def test_the_older_sharing_adds_containers_up() -> None:
+    # volcano.sh/gpu-memory: one card with 2,000 + 3,000 MiB, or with the largest init step.
+    memory = "volcano.sh/gpu-memory"
+    assert gpu_request(spec({memory: 2000}, {memory: 3000})) == GpuRequest("Volcano GPU sharing", memory_mib=5000)
+    stepped = spec({memory: 2000}, {memory: 3000}, init={memory: "6000"})
+    assert gpu_request(stepped) == GpuRequest("Volcano GPU sharing", memory_mib=6000)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=lambda form: form.name)

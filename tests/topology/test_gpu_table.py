@@ -14,10 +14,10 @@ import yaml
 
 from topology.bad_input import BadInput
 from topology.cluster_state import ClusterState
+from topology.gpus.asked import GpuRequest
 from topology.gpus.capacity import GPU_COUNT, GPU_MEMORY, GPU_REPLICAS, MIG_CONFIG, MIG_CONFIG_STATE, node_cards
 from topology.gpus.devices import HAMI_REGISTER, VOLCANO_REGISTER, Device, Share, node_devices, pod_shares
 from topology.gpus.holds import GpuHold, hold_of
-from topology.gpus.request import GpuRequest
 from topology.gpus.table import gpu_table
 from topology.labels import GANG, GPU_PRODUCT, PHASE, PREFILL
 from topology.objects import Container, Metadata, Node, NodeCondition, NodeStatus, Pod, PodSpec, Resources

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topology.gpus import hold_book
+from topology.gpus.asked import GpuRequest
 from topology.gpus.hold_book import HoldBook
 from topology.gpus.holds import GpuHold, NodeHolds
-from topology.gpus.request import GpuRequest
 
 OTHER = GpuHold(GpuRequest("Volcano vGPU", memory_mib=8))
 HOLD = GpuHold(GpuRequest("Volcano vGPU", memory_mib=9))

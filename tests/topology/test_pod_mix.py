@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from topology.fragmentation.pod_mix import MOST_SHAPES, NO_MIX, Mix, PodMix
 from topology.fragmentation.pod_shape import PodShape, shape_of
-from topology.gpus.request import GpuRequest
+from topology.gpus.asked import GpuRequest
 from topology.labels import DECODE, GPU_PRODUCT, PREFILL
 from topology.objects import PodSpec
 

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.fragmentation.remainder import WHOLE_MILLI
+from topology.gpus.asked import GpuRequest
 from topology.gpus.mig_profiles import base_name, profile_mib
-from topology.gpus.request import GpuRequest
 from topology.labels import GPU_PRODUCT, PREFILL
 from topology.objects import PodSpec
 from topology.resources import CPU, GPU, Amounts

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
+from topology.gpus.asked import GpuRequest
 from topology.gpus.capacity import NodeCards
 from topology.gpus.forms import (
     EMPTIEST,
@@ -24,7 +25,6 @@ from topology.gpus.forms import (
     VOLCANO_VGPU,
     WHOLE,
 )
-from topology.gpus.request import GpuRequest
 from topology.labels import DECODE, PREFILL
 
 PHASE_BIT: Final = {PREFILL: 1, DECODE: 2}
@@ -177,7 +177,16 @@ def _set(values: tuple[int, ...], index: int, value: int) -> tuple[int, ...]:
 
 def choose(cards: NodeCards, row: CardRow, request: GpuRequest, phase: str, limits: Limits) -> tuple[int, ...] | None:
     """The cards that the form's owner would give the pod, by its own rule; None where too few fit. A prediction unless
-    the pod pins its cards."""
+    the pod pins its cards. With `parts` the containers choose one after the other, and may have a card in common."""
+    if request.parts:
+        chosen: list[int] = []
+        for part in request.parts:
+            mine = choose(cards, row, part, phase, limits)
+            if mine is None:
+                return None
+            row = put_all(cards, row, mine, part, phase)
+            chosen += mine
+        return tuple(chosen)
     able = able_cards(cards, row, request, phase, limits)
     if len(able) < request.count:
         return None
@@ -227,7 +236,8 @@ def _order(row: CardRow, picks: str) -> Callable[[int], tuple[int, int]]:
 
 
 def put_all(cards: NodeCards, row: CardRow, chosen: Sequence[int], request: GpuRequest, phase: str) -> CardRow:
-    """`put` on several cards."""
-    for card in chosen:
-        row = put(cards, row, card, request, phase)
+    """`put` on the cards that were chosen, in that order."""
+    each = [part for part in request.parts or (request,) for _ in range(part.count)]
+    for at, card in enumerate(chosen):
+        row = put(cards, row, card, each[min(at, len(each) - 1)], phase)
     return row

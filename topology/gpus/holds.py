@@ -12,11 +12,12 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
 from topology.bad_input import BadInput
+from topology.gpus.asked import GpuRequest, whole_gpus
 from topology.gpus.capacity import NodeCards
-from topology.gpus.cards import EVERYTHING, CardRow, choose, empty_row, put
+from topology.gpus.cards import EVERYTHING, CardRow, choose, empty_row, put, put_all
 from topology.gpus.devices import ALLOCATED, Share, pod_shares
 from topology.gpus.forms import HAMI, KAI, OURS, WHOLE
-from topology.gpus.request import GpuRequest, asks_for_cards, readable_gpus, whole_gpus
+from topology.gpus.request import asks_for_cards, readable_gpus
 from topology.labels import PHASE
 from topology.objects import Pod
 
@@ -127,8 +128,7 @@ def _placed(cards: NodeCards, holds: Mapping[str, GpuHold], units: int) -> CardR
                 row = put(cards, row, card, _given(hold.request, share), hold.phase, share.memory_mib or None)
     for hold in unknown:
         chosen = choose(cards, row, hold.request, hold.phase, EVERYTHING) or _least_bad(row, hold.request.count)
-        for card in chosen:
-            row = put(cards, row, card, hold.request, hold.phase)
+        row = put_all(cards, row, chosen, hold.request, hold.phase)
         if hold.request.form in (KAI.name, OURS.name):
             shared.update(chosen)
     # A fraction without a device of its own lives on a card that a reservation pod holds as a whole GPU.

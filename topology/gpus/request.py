@@ -1,23 +1,21 @@
 """What one pod asks of GPUs, whichever form it is written in: one reader, one value.
 
-Rules of this file. (1) Amounts are per GPU, rounded up. Containers that differ count with the larger amount, which is
-the safe side. (2) A pod asks in one form; our own memory annotations may stand beside any. (3) What cannot be read is
-refused with form, key and value in one sentence, and costs only that pod.
+Rules of this file. (1) Amounts are per GPU, rounded up. A sharing plugin serves container by container, and two of them
+may have parts of one card: they are kept apart. (2) A pod asks in one form; our own memory annotations may stand beside
+any. (3) What cannot be read is refused with form, key and value in one sentence, and costs only that pod.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 from topology.bad_input import BadInput
 from topology.gpus.amounts import read_count, read_fraction, read_percent, read_size_mib, read_units_mib
+from topology.gpus.asked import GpuRequest, whole_gpus
 from topology.gpus.forms import (
     CARD_ANNOTATIONS,
     CARD_RESOURCES,
-    FORMS,
     HAMI,
     KAI,
     MIG,
@@ -33,55 +31,6 @@ from topology.gpus.forms import (
 from topology.gpus.mig_profiles import known_profile, profile_mib
 from topology.labels import CARD_MEMORY, CARD_PEAK, NVIDIA_GPU
 from topology.objects import PodSpec
-
-BY_NAME: Final = {form.name: form for form in FORMS}
-
-
-@dataclass(frozen=True, slots=True)
-class GpuRequest:
-    """One pod's wish. `count` cards (or MIG instances, listed in `profiles`); everything else is per card.
-
-    `memory_mib` and `memory_milli` (thousandths of the card's memory) are 0 where nothing is said; `whole` then tells
-    that the pod takes whole cards. `compute_milli` is 0 where the form sets no compute share. `peak_mib` is 0 where the
-    pod never holds more than it asks for.
-    """
-
-    form: str
-    count: int = 1
-    memory_mib: int = 0
-    memory_milli: int = 0
-    compute_milli: int = 0
-    peak_mib: int = 0
-    profiles: tuple[tuple[str, int], ...] = ()
-    whole: bool = False
-    pinned: tuple[str, ...] = ()
-
-    @property
-    def isolates(self) -> bool:
-        """Nobody on the same card can take the pod's memory."""
-        return BY_NAME[self.form].isolates
-
-    @property
-    def predicted(self) -> bool:
-        """Only the node can be chosen: which card it becomes is a prediction."""
-        return not self.pinned
-
-    @property
-    def plain(self) -> bool:
-        """Whole GPUs and nothing more: counted by amounts alone, as ever."""
-        return self.form == WHOLE.name and not (self.memory_mib or self.peak_mib)
-
-    @property
-    def picks(self) -> str:
-        """The rule by which its owner takes a card."""
-        return BY_NAME[self.form].picks
-
-
-@lru_cache(maxsize=64)
-def whole_gpus(count: int) -> GpuRequest:
-    """The plain request for whole GPUs; shared, since most pods have one."""
-    return GpuRequest(form=WHOLE.name, count=count, whole=True)
-
 
 Found = dict[str, list[tuple[str, object, bool]]]  # key to (where, value, is an init step)
 
@@ -113,7 +62,7 @@ def gpu_request(spec: PodSpec, annotations: Mapping[str, str] | None = None) -> 
         (_, first, _), (form, key, value) = forms[0], forms[1]
         raise BadInput(f"{form.name}: {key}", value, f"a pod asks in one form, and this one asks for {first} too")
     if forms:
-        request = _READERS[forms[0][0].name](found, notes)
+        request = _by_container(forms[0][0], found, notes) or _READERS[forms[0][0].name](found, notes)
     elif CARD_MEMORY in notes or CARD_PEAK in notes:
         request = GpuRequest(form=OURS.name)
     else:
@@ -189,6 +138,37 @@ def _compute(form: Form, found: Found) -> int:
     )
 
 
+def _by_container(form: Form, found: Found, notes: Mapping[str, str]) -> GpuRequest | None:
+    """The request of a pod of which several containers ask a sharing plugin for cards; None for any other.
+
+    Each container's cards are chosen by themselves, one container after the other (volcano-sh/volcano vgpu/utils.go,
+    checkNodeGPUSharingPredicateAndScore; HAMi does the same, and so does qGPU, tkestack/elastic-gpu-scheduler).
+    """
+    if form not in (VOLCANO_VGPU, HAMI, QGPU):
+        return None
+    by_container: dict[str, Found] = {}
+    for key in form.keys:
+        for where, value, step in found.get(key, ()):
+            if not step:
+                mine = by_container.setdefault(where.split(".")[0], {})
+                mine.setdefault(key, []).append((where, value, step))
+    asking = [f for _, f in sorted(by_container.items()) if form.count not in f or _count(form, f, form.count)]
+    if len(asking) < 2:
+        return None
+    parts = tuple(part for f in asking if (part := _READERS[form.name](f, notes)) is not None)
+    # With our own annotations, which speak of every GPU of the pod, the largest amounts count for all.
+    return GpuRequest(
+        form=form.name,
+        count=max(sum(part.count for part in parts), _count(form, found, form.count)),
+        memory_mib=max(part.memory_mib for part in parts),
+        memory_milli=max(part.memory_milli for part in parts),
+        compute_milli=max(part.compute_milli for part in parts),
+        whole=any(part.whole for part in parts),
+        pinned=parts[0].pinned,
+        parts=parts,
+    )
+
+
 # --- one form each -----------------------------------------------------------------------------
 
 
@@ -234,7 +214,13 @@ def _mig(found: Found, notes: Mapping[str, str]) -> GpuRequest | None:
 
 
 def _share(found: Found, notes: Mapping[str, str]) -> GpuRequest | None:
-    return GpuRequest(form=VOLCANO_SHARE.name, memory_mib=_memory(VOLCANO_SHARE, found)[0])
+    """One card with the sum of the containers, or with the largest init step (volcano-sh/volcano gpushare/share.go,
+    getGPUMemoryOfPod)."""
+    running, steps = 0, 0
+    for where, value, step in found.get(VOLCANO_SHARE.memory, ()):
+        mib = read_units_mib(value, f"{VOLCANO_SHARE.name}: {where}", VOLCANO_SHARE.unit_mib)
+        running, steps = (running, max(steps, mib)) if step else (running + mib, steps)
+    return GpuRequest(form=VOLCANO_SHARE.name, memory_mib=max(running, steps))
 
 
 def _number(found: Found, notes: Mapping[str, str]) -> GpuRequest | None:

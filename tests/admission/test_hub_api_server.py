@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import yaml
 
 from admission.controller.enrolment import Enrolment, listening
 from admission.controller.hub_certificate import HubCertificate
@@ -92,6 +93,22 @@ async def connected(plane: ControlPlane) -> AsyncIterator[KubeApi]:
     kubeconfig = plane.write_kubeconfig("hub", plane.service_account_token(NAMESPACE, CONTROLLER))
     async with await KubeApi.connect(str(kubeconfig)) as api:
         yield api
+
+
+@pytest.mark.parametrize("certificates", ["agent.enrol=true", "agent.enrol=false", "agent.plaintext=true"])
+def test_the_objects_of_every_option_have_no_field_that_the_api_server_does_not_know(
+    plane: ControlPlane, certificates: str
+) -> None:
+    options = [
+        "agent.enabled=true",
+        certificates,
+        "controller.publishHyperNodes=true",
+        "controller.topologyFile=fabric",
+    ]
+    options += ["controller.measuredReach=ours", "controller.networkPolicy.enabled=true"]
+    objects = yaml.safe_dump_all(item for item in render(plane, options) if "helm.sh/hook" not in str(item))
+    how = ("--server-side", "--force-conflicts", "--dry-run=server", "--validate=strict")
+    assert "daemonset.apps/isochrone-agent" in plane.kubectl("apply", *how, "-f", "-", input=objects)
 
 
 async def test_an_agent_gets_a_certificate_for_its_own_node_by_the_token_of_its_pod(

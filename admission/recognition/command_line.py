@@ -22,7 +22,7 @@ _MAX_WORD_CHARS: Final = 32 * 1024
 _MAX_POD_CHARS: Final = 128 * 1024
 _MAX_MODEL_CHARS: Final = 512
 _MAX_SCRIPT_CHARS: Final = 100
-_MAX_SHELLS: Final = 3  # one in another
+_MAX_SHELLS: Final = 16  # started by the scripts of one container
 _SCRIPT_ENDINGS: Final = frozenset({"sh", "bash", "py"})
 _FIRST_WORDS: Final = 8
 _SERVERS: Final = frozenset({"vllm", "vllm.entrypoints.cli.main", "sglang", "trtllm-serve"})
@@ -109,20 +109,20 @@ def _commands(argv: Sequence[str], container: Container) -> list[list[str]]:
     complete = not container.env_from  # else a variable that is not listed may have a value all the same
     return [
         [*command, END]
-        for command in _cut(islice(_words(argv, env, complete), _MAX_WORDS), env, complete, depth=0)
+        for command in _cut(islice(_words(argv, env, complete), _MAX_WORDS), env, complete, iter(range(_MAX_SHELLS)))
         if _program_word(command) not in _SILENT
     ]
 
 
-def _cut(words: Iterable[str], env: Mapping[str, str], complete: bool, depth: int) -> Iterator[list[str]]:
-    """Words as commands; a shell that a script starts is read like the script, as deep as people go."""
+def _cut(words: Iterable[str], env: Mapping[str, str], complete: bool, left: Iterator[int]) -> Iterator[list[str]]:
+    """Words as commands; a shell that a script starts is read like the script, while some are `left`."""
     command: list[str] = []
     for word in chain(words, (END,)):
         if word != END:
             command.append(word)
         elif command:
-            if depth < _MAX_SHELLS and script_position(command) > 0:
-                yield from _cut(_words(command, env, complete), env, complete, depth + 1)
+            if script_position(command) > 0 and next(left, None) is not None:
+                yield from _cut(_words(command, env, complete), env, complete, left)
             else:
                 yield command
             command = []

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Final
 
 END: Final = ";"  # stands between two commands of a script, so that no flag takes a value from the next one
@@ -40,7 +41,8 @@ _CONDITION = re.compile(r"\b(?:if|case|while|until|for|function)\b|&&|\|\||\(\)"
 _ARRAY: Final = re.compile(r"[A-Za-z_]\w*\+?=\(", re.ASCII)  # ARGS=( and ARGS+=( of bash: words of a command to come
 _OTHER_PARAMETERS = re.compile(r"\(\s*\)|\b(?:function|set|shift)\b")  # `$1` may be another one by then
 _MAX_DEFAULTS: Final = 256
-_NEVER: Final = 1 << 30  # a count that no script reaches
+_NEVER: Final = 1 << 30  # added to a count: this variable is never certain again
+_MAX_ASSIGNMENTS: Final = 1024
 
 
 def expanded(word: str, env: Mapping[str, str]) -> str:
@@ -126,30 +128,34 @@ def script_words(script: str, env: Mapping[str, str], complete: bool, parameters
 
 def _variables(script: str, env: Mapping[str, str]) -> tuple[Mapping[str, str], frozenset[str]]:
     """Variables with a certain value, and those that have one which cannot be told."""
-    assigned = Counter(match[1] for match in _ASSIGNMENT.finditer(script))
-    if not assigned:
-        return {name: value for name, value in env.items() if value}, frozenset(k for k, v in env.items() if not v)
-    known = {name: value for name, value in env.items() if value and name not in assigned}
+    if "$" not in script:
+        return {}, frozenset()
     first = _CONDITION.search(script)
     certain_until = first.start() if first else len(script)
-    said = Counter[str]()
-    for match in _ASSIGNMENT.finditer(script, 0, certain_until):
+    assigned = Counter[str]()
+    known = {name: value for name, value in env.items() if value}
+    for match in islice(_ASSIGNMENT.finditer(script), _MAX_ASSIGNMENTS):
         name, more = match[1], bool(match[2])
-        said[name] += 1
+        if not assigned[name]:
+            known.pop(name, None)
+        assigned[name] += 1
+        if match.start() >= certain_until:
+            known.pop(name, None)
+            assigned[name] += _NEVER
+            continue
         again = _ITSELF.match(script, match.start())  # NAME="$NAME b" is NAME+=" b"
         if again and again[1] == name:
             more, literal = True, _REST.match(script, again.end())
         else:
             literal = _LITERAL.match(script, match.end())
         # `NAME=a` once, and then only `NAME+=b`: everything else may be undone or done twice
-        if literal and more == (said[name] > 1) and (not more or name in known):
+        if literal and more == (assigned[name] > 1) and (not more or name in known):
             known[name] = (known[name] if more else "") + (literal[1] or literal[2] or literal[3] or "")
         else:
             known.pop(name, None)
-            said[name] += _NEVER
-    for name, count in assigned.items():
-        if said[name] != count:
-            known.pop(name, None)
+            assigned[name] += _NEVER
+    if assigned.total() % _NEVER >= _MAX_ASSIGNMENTS:
+        known = {}  # who knows what the rest does
     return known, frozenset(name for name in (*assigned, *env) if name not in known)
 
 

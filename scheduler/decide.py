@@ -53,7 +53,7 @@ def decide(
     need = need_of(request, snapshot, policy)
     named = [(p.name, table.index[n]) for p in partners for n in p.nodes if n in table.index]
     reach = reach_to(table, named, bound) if named else _room_for_a_partner_us(snapshot, need, bound.size_bytes)
-    judged = judge(snapshot, need, reach, bound, policy, known)
+    judged = judge(snapshot, need, reach, bound, policy, known, {node for _, node in named})
     decision = decision_of(snapshot, request, need, judged, bound, named)
     points = judged.scored.total_nano / NANO * policy.volcano_weight
     if len(known) and places.min() != _UNKNOWN:

@@ -144,13 +144,15 @@ class Shortfall:
 @dataclass(frozen=True, slots=True)
 class Terms:
     """What a plan is judged by (`scheduler.objective`): reach in us, GPUs that expected pods can no longer use, nodes
-    of the smaller isochrone set (0 where there is none), share of the gang's groups that are torn between PCI roots."""
+    of the smaller isochrone set (0 where there is none), share of the gang's groups torn between PCI roots, and
+    of its GPUs that are on no network rail of their partners."""
 
     worst_us: float
     mean_us: float
     lost_gpus: float
     nodes: int = 0
     torn: float = 0.0
+    off_rail: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

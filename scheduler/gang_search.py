@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 from scheduler.card_room import Asker, CardRoom
 from scheduler.fill import Load, Yard, fill
 from scheduler.fill_nearest import cannot, fill_nearest
-from scheduler.joint import Joint, Part, Partners, Problem
+from scheduler.joint import Joint
 from scheduler.narrow import Wanted, domains, regions
 from scheduler.objective import Floats, Objective, expected_pods, taken_gpus
 from scheduler.partners import Seen, other_phase, seen_from
 from scheduler.policy import Policy
+from scheduler.problem import Part, Partners, Problem
+from scheduler.rails import GangRails, gang_rails
 from scheduler.request import ReachBound
 from scheduler.room_loss import CardValue, RoomLoss, Taker
 from scheduler.search import Found, Item, Search
@@ -241,12 +243,19 @@ class GangSearch:
             cards=cards,
             roots=self._roots_of(nodes),
             losses=losses,
+            rails=self._rails(nodes) if losses is None else None,
+            names=tuple(nodes.tolist()),
+            swapped=first != PHASES[0],
         )
         sizes = None
         if len(table) <= FEW and not bound.nearest and improve:
             there = [sorted({int(n) for p in self._partners[phase] for n in p}) for phase in phases]
             sizes = SmallSets(table, nodes, (there[0], there[1]), self._limit_us, bound.size_bytes)
         return Joint(problem, self._objective, sizes, budget, improve)
+
+    def _rails(self, nodes: NDArray[np.int64]) -> GangRails | None:
+        there = tuple({int(n) for p in self._partners[phase] for n in p} for phase in PHASES)
+        return gang_rails(self._snapshot, (there[0], there[1]), nodes)
 
     def _roots_of(self, nodes: NDArray[np.int64]) -> RootRoom | None:
         """Free GPUs by PCI root of these nodes, by position; None where no node has several roots that are known."""
@@ -281,6 +290,11 @@ class GangSearch:
             by_node = np.full((len(nodes), roots.free.shape[1]), -1)
             by_node[roots.nodes] = roots.free
             columns += [*by_node.T]
+        if (rails := self._snapshot.rail_room()) and len(at := np.flatnonzero(np.isin(nodes, rails.nodes))):
+            seen = np.full((len(nodes), 2), -1, dtype=np.int64)
+            place = np.searchsorted(rails.nodes, nodes[at])
+            seen[at] = np.stack([rails.kind[place], rails.free[place]], axis=1)
+            columns += [*seen.T]
         rows = np.stack([column.astype(np.int64) for column in columns], axis=1)
         taken = {int(n) for partners in self._partners.values() for p in partners for n in p}
         known: dict[object, int] = {}

@@ -13,76 +13,18 @@ branches are.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.card_room import CardRoom
 from scheduler.objective import Floats, Objective, least_loss
-from scheduler.room_loss import RoomLoss
+from scheduler.problem import Problem, SetSizes
+from scheduler.rails import Placed
 from scheduler.roots import torn_share
-from topology.gpus.roots import RootRoom
 from topology.labels import PHASES
-from topology.snapshot import Amount2D, Mask, room_for
+from topology.snapshot import Mask, room_for
 
 _LESS = 1e-9  # a plan must be better by more than rounding
-
-
-class SetSizes(Protocol):
-    """How large isochrone sets can be; nodes are positions in the problem."""
-
-    def share(self, first: Sequence[int], second: Sequence[int]) -> float:
-        """One over the nodes of the smaller set around these places."""
-
-    def least_share(self, nodes: Sequence[int], candidates: NDArray[np.int64], second: bool) -> Floats | float:
-        """The least it can still become once a candidate has joined the nodes of a phase, shape (candidates,)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Interchangeable pods of the gang: `second` phase or first, need over the columns asked (R,), which nodes may take
-    them (V,)."""
-
-    second: bool
-    need: Amount2D
-    gpus: int
-    count: int
-    may: Mask
-
-
-@dataclass(frozen=True, slots=True)
-class Partners:
-    """What pods that have places mean for a pod of each phase (first, second) on each node.
-
-    `worst`, `total` and `nearest` reach in us to the partners of the other phase, shape (2, V), and how many partners
-    that is.
-    """
-
-    worst: Floats
-    total: Floats
-    nearest: Floats
-    count: tuple[int, int]
-
-
-@dataclass(frozen=True, slots=True)
-class Problem:
-    """V nodes by position: free amounts (V, R), reach (V, V) with a node's reach to itself on the diagonal, a number
-    that is the same for nodes that can be swapped (V,). Parts of the first phase come first."""
-
-    free: Amount2D
-    gpus: NDArray[np.int64]
-    reach_us: Floats
-    same: NDArray[np.int64]
-    parts: tuple[Part, ...]
-    partners: Partners
-    bound_us: float
-    nearest: bool = False
-    cards: CardRoom | None = None
-    roots: RootRoom | None = None  # nodes by position
-    losses: RoomLoss | None = None  # beyond whole GPUs; with cards everything that is lost
 
 
 class Joint:
@@ -361,6 +303,17 @@ class Joint:
                 gpus_at.setdefault(node, {}).setdefault(PHASES[part.second], []).append(part.gpus)
         return torn_share(self._problem.roots, gpus_at, min(self._pods))
 
+    def _off_rail(self) -> float:
+        """The share of the gang's GPUs on no rail of their partners, of a complete plan too."""
+        problem = self._problem
+        if problem.rails is None:
+            return 0.0
+        return problem.rails.off(
+            Placed(part.second != problem.swapped, part.gpus, problem.names[node])
+            for part, nodes in zip(problem.parts, self._places, strict=True)
+            for node in nodes
+        )
+
     def _end(self, lost: float, worst: float, total: float) -> None:
         """A complete plan: kept if it is the best so far."""
         pairs = self._pairs
@@ -372,7 +325,7 @@ class Joint:
             pairs = max(1, sum(self._pods))
         share = self._sizes.share(self._of(second=False), self._of(second=True)) if self._sizes is not None else 0.0
         one = np.array([worst]), np.array([total / pairs]), np.array([lost])
-        cost = float(self._objective.of(*one, share, self._torn())[0])
+        cost = float(self._objective.of(*one, share, self._torn(), self._off_rail())[0])
         if cost < self.cost - _LESS:
             if self.best is None:
                 self._budget = min(self._budget, self.spent + self._improve)

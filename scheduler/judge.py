@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -16,6 +16,7 @@ from scheduler.gpu_set import gpu_pick
 from scheduler.memory_policy import CardFit, CardNeed, card_fit, card_need, card_words, short_of_cards
 from scheduler.partners import partner_of
 from scheduler.policy import Policy
+from scheduler.rails import off_rail
 from scheduler.request import PodRequest, ReachBound
 from scheduler.roots import RootFit, root_fit
 from scheduler.score import Scored
@@ -89,8 +90,10 @@ def judge(
     bound: ReachBound,
     policy: Policy,
     nodes: NDArray[np.int64] | None = None,
+    partners: Collection[int] = (),
 ) -> Judged:
-    """Judge the nodes asked (all of them by default). `reach_us` is (N,) and says how far each node is."""
+    """Judge the nodes asked (all of them by default). `reach_us` is (N,) and says how far each node is; `partners` are
+    the nodes of the other phase, whose network rails count."""
     table = snapshot.table
     asked = np.arange(len(table)) if nodes is None else nodes
     allocatable = table.allocatable if nodes is None else table.allocatable.take(nodes, axis=0)
@@ -129,7 +132,9 @@ def judge(
         short_of[:] = -1
     codes[~need.accepts[asked]] = VerdictCode.NODE_NOT_ACCEPTED
     fits = (codes == VerdictCode.ELIGIBLE) | (codes == VerdictCode.REACH_EXCEEDED)
-    scored = Scored(snapshot, asked, need.shape, reach_us[asked], bound.us, policy, fits, need.roots)
+    whole = need.shape.gpus if need.cards is None and not need.shape.profile else 0
+    rails = off_rail(snapshot, whole, asked, partners)
+    scored = Scored(snapshot, asked, need.shape, reach_us[asked], bound.us, policy, fits, need.roots, rails)
     return Judged(nodes=asked, codes=codes, short_of=short_of, scored=scored, cards=cards)
 
 

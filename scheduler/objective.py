@@ -5,6 +5,7 @@
           + lost_points x lost                  GPUs that expected pods can no longer use, per GPU the gang takes, at
                                                 least one
           + set_points / nodes                  nodes of the smaller isochrone set
+          + rail_points x off rail              share of the gang's GPUs on no network rail of their partners
           + root_points x torn                  share of the gang's groups without room under one PCI root
 
 With `pairing: all` worst and mean are over all prefill-decode pairs with a planned pod in them; with `nearest` over the
@@ -83,7 +84,13 @@ class Objective:
         return usable_gpus(most, self._expected)
 
     def of(
-        self, worst_us: Floats, mean_us: Floats, lost_gpus: Floats, set_share: Floats | float, torn: float = 0.0
+        self,
+        worst_us: Floats,
+        mean_us: Floats,
+        lost_gpus: Floats,
+        set_share: Floats | float,
+        torn: float = 0.0,
+        off_rail: float = 0.0,
     ) -> Floats:
         """Costs of many plans at once; `set_share` is one over the nodes of the smaller set."""
         policy = self._policy
@@ -93,6 +100,7 @@ class Objective:
             + policy.lost_points * lost_gpus / self._gpus
             + policy.set_points * set_share
             + policy.root_points * torn
+            + policy.rail_points * off_rail
         )
         return cost
 
@@ -100,7 +108,7 @@ class Objective:
         """The cost of one plan, in points."""
         share = 1.0 / terms.nodes if terms.nodes else 0.0
         one = [np.array(v) for v in (terms.worst_us, terms.mean_us, terms.lost_gpus)]
-        return float(self.of(one[0], one[1], one[2], share, terms.torn))
+        return float(self.of(one[0], one[1], one[2], share, terms.torn, terms.off_rail))
 
 
 def least_loss(usable: Floats, gpus: Sequence[int]) -> list[float]:

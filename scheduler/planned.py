@@ -27,6 +27,7 @@ from scheduler.objective import Objective, expected_pods, taken_gpus
 from scheduler.partner_groups import Standing, groups_of, nodes_by_phase
 from scheduler.partners import Deciding, Named, other_phase, reach_to
 from scheduler.policy import Policy
+from scheduler.rails import Placed, gang_rails
 from scheduler.request import GangRequest, PodRequest, ReachBound
 from scheduler.room_loss import lost_gpus
 from scheduler.roots import torn_share
@@ -72,6 +73,7 @@ def planned(
     objective = Objective(policy, bound.us, taken, expected_pods(snapshot))
     lost = lost_gpus(snapshot, after, placed, policy, objective)
     terms = replace(terms_of(snapshot, pods, bound, smaller, lost), torn=_torn(gang, snapshot, places))
+    terms = replace(terms, off_rail=_off_rail(snapshot, pods, needs, gang, places))
     return Plan(
         request=gang,
         outcome=Outcome.PLANNED if places else Outcome.HELD,
@@ -94,6 +96,18 @@ def _torn(gang: GangRequest, snapshot: Snapshot, places: Places) -> float:
             gpus_at.setdefault(places[m.uid], {}).setdefault(m.phase, []).append(m.gpus)
     group = gang.group
     return torn_share(snapshot.root_room(), gpus_at, group.groups) if group is not None else 0.0
+
+
+def _off_rail(
+    snapshot: Snapshot, pods: Sequence[Standing], needs: Mapping[str, Need], gang: GangRequest, places: Places
+) -> float:
+    """The share of the gang's GPUs on no rail of their partners; 0 where it shares cards, or nobody tells the rails."""
+    there = tuple({n for p in pods if not p.planned and p.phase == phase for n in p.nodes} for phase in PHASES)
+    rails = gang_rails(snapshot, (there[0], there[1]))
+    placed = [m for m in gang.members if m.uid in places]
+    if rails is None or any(needs[m.uid].cards is not None or needs[m.uid].shape.profile for m in placed):
+        return 0.0
+    return rails.off([Placed(m.phase == PHASES[1], m.gpus, places[m.uid]) for m in placed])
 
 
 def _standing(gang: GangRequest, snapshot: Snapshot, places: Places) -> list[Standing]:
@@ -167,13 +181,14 @@ class _Kind:
         self._reach_us = (
             reach_to(after.table, partners, bound) if partners else after.table.reach.self_us(bound.size_bytes)
         )
-        self._judged = judge(after, need, self._reach_us, bound, policy)
+        rails = {node for _, node in partners}
+        self._judged = judge(after, need, self._reach_us, bound, policy, None, rails)
         self._counts = counts_of(self._judged)
         self._nearest = nearest_misses(after, self._judged, need, bound, partners)
         # Each one's own node, without one of them on it: on different nodes they do not see each other.
         nodes = np.array(sorted(mine), dtype=np.int64)
         self._without = after.without_assumed(mine.values()) if mine else after
-        self._own = judge(self._without, need, self._reach_us, bound, policy, nodes)
+        self._own = judge(self._without, need, self._reach_us, bound, policy, nodes, rails)
         ranking = ranking_of(self._judged, KEEP + 1)
         self._ranked = {
             (node := int(self._judged.nodes[i])): candidate_of(after, self._judged, i, self._deciding.of(node), bound)

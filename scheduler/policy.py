@@ -136,6 +136,10 @@ class Policy:
     """Cost of a plan that takes a GPU from the expected pods for every GPU it uses. Small beside the reach: room
     decides between places that are about as near, and a gang is not torn from its node for it."""
 
+    rail_points: float = 1.0
+    """Points of the reach that go to network rails where agents tell them, and the cost of a plan whose GPUs are all
+    off their partners' rails: pages then take one tier of switches more, worth half a point of reach over RDMA."""
+
     root_points: float = 8.0
     """Cost of a plan on nodes whose PCI roots have room for no prefill pod beside its decode pods. Less than what it
     costs to leave the node for its neighbour under the leaf, over TCP: a gang is not torn from its node for it."""

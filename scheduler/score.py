@@ -59,7 +59,9 @@ class Scored:
         policy: Policy,
         fits: Mask,
         roots: RootFit | None = None,
+        off_rail: NDArray[np.float64] | None = None,
     ) -> None:
+        """`off_rail` (n,) is the share of the pod's GPUs on no rail of its partners, NaN where nobody tells."""
         within = (reach_us <= bound_us) & fits
         self.nodes = nodes
         self.reach_us = reach_us
@@ -70,7 +72,13 @@ class Scored:
         if roots is not None:
             torn = 1.0 - ROOT_SHARE * roots.lost(nodes)
             share = np.where(within, BOUND_SHARE + (share - BOUND_SHARE) * torn, share)
-        reach = cut(share * policy.reach_points, policy.reach_points)
+        on_rails = policy.rail_points if off_rail is not None else 0.0
+        reach_points = policy.reach_points - on_rails
+        reach = cut(share * reach_points, reach_points)
+        rails: list[tuple[str, NDArray[np.int64], float]] = []
+        if off_rail is not None:
+            aligned = np.where(np.isnan(off_rail), 0.5, 1.0 - off_rail)  # what nobody tells is neither good nor bad
+            rails = [("rails", cut(np.where(within, aligned, 0.0) * on_rails, on_rails), on_rails)]
         weights = weights_for(shape, policy)
         of = {name: getattr(weights, name).of for name in (*ROOM_PARTS, "mig")}
         # Only where the pod may go: what it would leave elsewhere is nobody's question.
@@ -86,7 +94,8 @@ class Scored:
                 points[name][inside] = of_node
         order = order_points(nodes, len(snapshot.table), weights.order, within)
         self.parts: tuple[tuple[str, NDArray[np.int64], float], ...] = (
-            ("reach", reach, policy.reach_points),
+            ("reach", reach, reach_points),
+            *rails,
             *((name, points[name], most) for name, most in of.items() if most),
             ("order", order, weights.order),
         )

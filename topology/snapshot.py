@@ -20,6 +20,7 @@ from topology.gpus.capacity import NodeCards, lists_whole_gpus_in_vain, node_car
 from topology.gpus.hold_book import HoldBook
 from topology.gpus.holds import GpuHold, NodeHolds
 from topology.gpus.mig_seen import SeenMig
+from topology.gpus.rails import RailRoom, rail_room
 from topology.gpus.roots import InUse, RootRoom, root_room
 from topology.gpus.seen_cards import SeenCards
 from topology.gpus.table import GpuStatic, GpuTable, table_at
@@ -212,6 +213,12 @@ class Snapshot:
         column, table = self.gpu_column, self.table
         used = np.zeros(len(table), dtype=np.int64) if column is None else self.used[:, column]
         return root_room(table.gpus, table.names, used, self.in_use)
+
+    def rail_room(self) -> RailRoom:
+        """Free whole GPUs and network rails, of nodes whose agents tell the rails."""
+        column, table = self.gpu_column, self.table
+        used = np.zeros(len(table), dtype=np.int64) if column is None else self.used[:, column]
+        return rail_room(table.gpus, table.names, used, self.in_use)
 
     @property
     def gpus(self) -> GpuTable:

@@ -15,8 +15,10 @@ from numpy.typing import NDArray
 
 from topology.gpus.capacity import NodeCards
 from topology.gpus.cards import WHOLE_MILLI, CardRow, left_milli
+from topology.gpus.forms import WHOLE
 from topology.gpus.hold_book import HoldBook
 from topology.gpus.holds import NodeHolds, held_row
+from topology.gpus.sets import NodeLinks
 
 Int2D = NDArray[np.int64]
 Holds = Callable[[int], NodeHolds | None]
@@ -24,6 +26,11 @@ Holds = Callable[[int], NodeHolds | None]
 
 
 _MOST_SHARES: Final = 8
+
+
+def _tells_rails(cards: NodeCards) -> bool:
+    whole = cards.kind == WHOLE.name and cards.replicas <= 1
+    return whole and cards.links is not None and cards.links.rails_known and bool(cards.links.rails)
 
 
 class GpuStatic:
@@ -64,6 +71,14 @@ class GpuStatic:
         """Nodes whose GPUs are under several PCI roots, as an agent sees them (topology/gpus/roots.py)."""
         self.last_roots: tuple[NDArray[np.int64], Mapping[str, Collection[str]], Int2D] | None = None
         """The last room by root, and what it was counted from."""
+        railed = [i for i, c in enumerate(self.cards) if _tells_rails(c)]
+        self.railed = np.array(railed, dtype=np.int64)
+        """Nodes that give out whole GPUs and whose network rails an agent tells (topology/gpus/rails.py)."""
+        joined: dict[NodeLinks, int] = {}
+        of = [joined.setdefault(links, len(joined)) for i in railed if (links := self.cards[i].links) is not None]
+        self.rail_links: tuple[NodeLinks, ...] = tuple(joined)
+        self.rail_kind = np.array(of, dtype=np.int64)
+        self.last_rails: tuple[NDArray[np.int64], Mapping[str, Collection[str]], Int2D] | None = None
         self._shares: dict[int, Int2D] = {}
         for array in (self.memory_mib, self.healthy, self.count, self.isolates, self.listed, self.replicas):
             array.setflags(write=False)

@@ -1,0 +1,69 @@
+"""Free whole GPUs of every node whose network rails an agent tells, and the rail beside each GPU.
+
+Rules of this file. (1) Only nodes that an agent sees and that give out whole GPUs are looked at. (2) Which GPUs are in
+use is what topology/gpus/roots.py says. (3) Nodes that did not change are not counted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from topology.gpus.roots import InUse, whole_in_use
+from topology.gpus.sets import NodeLinks, plugin_set
+from topology.gpus.table import GpuStatic
+
+Ints = NDArray[np.int64]
+
+
+class RailRoom(NamedTuple):
+    """Nodes whose rails are known (n,), ascending indices into the node table; their free and their taken GPUs as bits
+    (n,); and which of `links` each has (n,)."""
+
+    nodes: Ints
+    free: Ints
+    taken: Ints
+    kind: Ints
+    links: tuple[NodeLinks, ...]
+
+    def at(self, node: int) -> int:
+        """Where a node of the table is in these arrays; -1 where its rails are not known."""
+        at = int(np.searchsorted(self.nodes, node))
+        return at if at < len(self.nodes) and self.nodes[at] == node else -1
+
+
+def rail_room(static: GpuStatic, names: Sequence[str], used_gpus: Ints, in_use: InUse) -> RailRoom:
+    """The rails and free GPUs at one moment: `used_gpus` (N,) as amounts count it."""
+    nodes = static.railed
+    if static.last_rails is None:
+        changed, bits = nodes.tolist(), np.zeros((2, len(nodes)), dtype=np.int64)
+    else:
+        used_before, before, bits = static.last_rails
+        differ = used_before[nodes] != used_gpus[nodes]
+        if before is not in_use:
+            differ |= np.array([in_use.get(names[n]) is not before.get(names[n]) for n in nodes.tolist()], dtype=bool)
+        changed, bits = nodes[differ].tolist(), bits.copy() if differ.any() else bits
+    for node in changed:
+        cards = static.cards[node]
+        taken = whole_in_use(cards, int(used_gpus[node]), in_use.get(names[node], ()))
+        at = np.searchsorted(nodes, node)
+        bits[0, at] = sum(1 << i for i, busy in enumerate(taken) if cards.healthy[i] and not busy)
+        bits[1, at] = sum(1 << i for i, busy in enumerate(taken) if cards.healthy[i] and busy)
+    bits.setflags(write=False)
+    static.last_rails = used_gpus, in_use, bits
+    return RailRoom(nodes, bits[0], bits[1], static.rail_kind, static.rail_links)
+
+
+@lru_cache(maxsize=65_536)
+def picked(links: NodeLinks, free: int, count: int) -> tuple[int, ...] | None:
+    """The GPUs that NVIDIA's plugin would give a pod of those that are free, as bits; None where too few are."""
+    return plugin_set(links, [bool(free >> gpu & 1) for gpu in range(len(links.words))], count)
+
+
+def rails_of(links: NodeLinks, bits: int) -> frozenset[int]:
+    """The rails beside these GPUs; a GPU without a live network card has none."""
+    return frozenset(rail for gpu, rail in enumerate(links.rails) if rail is not None and bits >> gpu & 1)

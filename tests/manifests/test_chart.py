@@ -251,7 +251,8 @@ def test_what_we_wrote_is_protected_from_everybody_but_us() -> None:
     exempt = policy["matchConditions"][0]["expression"]
     assert "system:serviceaccount:isochrone-system:isochrone-controller" in exempt
     for key in (DECISION, PLACEMENT, SIGNAL, CONFLICT):
-        assert f"'{key}'" in policy["validations"][0]["expression"]
+        assert f"'{key}'" in policy["matchConditions"][1]["expression"]
+    assert [each["expression"] for each in policy["validations"]] == ["false"]  # whatever changes them is refused
     binding = named("ValidatingAdmissionPolicyBinding", "isochrone-own-annotations", installed())["spec"]
     assert binding == {"policyName": "isochrone-own-annotations", "validationActions": ["Deny"]}
 

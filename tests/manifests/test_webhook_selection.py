@@ -162,8 +162,14 @@ def test_who_opts_out_is_placed_already_or_lives_elsewhere_is_never_sent(plane: 
     for namespace in ("on", "off"):
         assert sent(plane, namespace, {PHASE: "decode", ENABLED: "false"}, resources=GPU) == []
         assert sent(plane, namespace, {ENABLED: "false"}, resources=GPU) == []
-        assert sent(plane, namespace, {PHASE: "decode"}, spec={"nodeName": "n1"}) == []
+    assert sent(plane, "on", {}, resources=GPU, spec={"nodeName": "n1"}) == []
     assert sent(plane, "kube-system", {PHASE: "decode"}) == []
+
+
+def test_a_labelled_pod_comes_without_a_condition_and_placed_or_not(plane: ControlPlane) -> None:
+    # A condition would have the API server read every labelled pod as a whole; the webhook leaves placed ones alone.
+    for labels in ({PHASE: "decode"}, {GANG: "chat"}):
+        assert sent(plane, "off", labels, spec={"nodeName": "n1"}) == ["/mutate/labelled"]
 
 
 def test_a_change_is_never_sent(plane: ControlPlane) -> None:

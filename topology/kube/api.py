@@ -23,8 +23,10 @@ from typing import Any, Final, Self
 import aiohttp
 import msgspec
 
+from topology.clock import monotonic_s
 from topology.kube.access import KubeAccess
 from topology.kube.errors import ApiError, ApiFailure, ApiUnreachable, refused, unreachable
+from topology.kube.gathering import Gathering
 
 __all__ = ["ApiError", "ApiFailure", "ApiUnreachable", "KubeApi", "Retry"]
 
@@ -244,12 +246,12 @@ class KubeApi:
         return True
 
     async def watch_lines(
-        self, path: str, *, params: Mapping[str, str], silence_s: float, gather_s: float = 0.0
+        self, path: str, *, params: Mapping[str, str], silence_s: float, gathering: Gathering | None = None
     ) -> AsyncGenerator[list[bytes], None]:
         """The complete lines of one watch, those that arrived together in one list, until the server ends it.
 
-        After each list the connection is left alone for `gather_s`: lines that come meanwhile wait in the kernel and
-        are one list, since waking up costs ten times what a line does. The first line after a silence never waits.
+        After each list the connection is left alone as `gathering` says: lines that come meanwhile wait in the kernel
+        and are one list. The first line after a silence never waits.
         The first list is empty and says that the server has accepted: from then on, silence means no news.
         The last line counts only with its newline. Raises ApiError if the watch is refused, ApiUnreachable if it is
         cut or nothing at all is heard for `silence_s`. Wrap it in `contextlib.aclosing`. Never retried here.
@@ -265,20 +267,22 @@ class KubeApi:
                 if answer.status != 200:
                     raise refused(request, answer, await self._read(request, answer))
                 yield []
-                rest = b""
+                rest, resumed_s = b"", monotonic_s()
                 async for chunk in answer.content.iter_any():
                     *lines, rest = (rest + chunk).split(b"\n") if rest else chunk.split(b"\n")
                     if len(rest) > _LINE_CAP_BYTES:
                         raise ApiError(200, "ResponseTooLarge", "a line of the watch does not end", request=request)
                     if not lines:
                         continue
+                    waited_s = monotonic_s() - resumed_s
                     yield lines
-                    if gather_s and (connection := answer.connection) is not None:
+                    if gathering is not None and (connection := answer.connection) is not None:
                         transport = connection.transport
                         if transport is not None:
                             transport.pause_reading()
-                            await asyncio.sleep(gather_s)
+                            await asyncio.sleep(gathering.pause_s(waited_s))
                             transport.resume_reading()
+                    resumed_s = monotonic_s()
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise unreachable(request, error, silence_s) from error
 

@@ -27,6 +27,7 @@ import msgspec
 from topology.clock import monotonic_s
 from topology.kube.api import KubeApi
 from topology.kube.errors import ApiError, ApiUnreachable
+from topology.kube.gathering import Gathering
 from topology.objects import ListPage, Metadata, StatusObject, WatchEvent
 
 log = logging.getLogger(__name__)
@@ -72,7 +73,8 @@ class InformerSettings:
     calm_s: float = 60.0  # so long without a failure and the back-off starts from its first step
     brief_s: float = 1.0  # a watch that ends sooner, without a line, counts as failed
     absent_retry_s: float = 30.0
-    gather_s: float = 0.01  # what comes within this time of the last line is taken together
+    gather_s: float = 0.01  # what comes within this time of the last line is taken together,
+    gather_busy_s: float = 0.03  # and within this time while the stream does not pause
 
 
 class _Named(msgspec.Struct, frozen=True):
@@ -261,8 +263,9 @@ class Informer(Generic[T]):
             "timeoutSeconds": str(max(1, round(asked_s))),
         }
         heard = 0
+        gathering = Gathering(self._settings.gather_s, self._settings.gather_busy_s)
         stream = self._api.watch_lines(
-            self._path, params=params, silence_s=self._settings.silence_s, gather_s=self._settings.gather_s
+            self._path, params=params, silence_s=self._settings.silence_s, gathering=gathering
         )
         try:
             async with aclosing(stream) as batches:

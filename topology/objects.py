@@ -228,6 +228,7 @@ class Workload(_Slim, frozen=True):
 class PodGroupSpec(_Slim, frozen=True):
     min_member: int | None = None
     min_task_member: dict[str, int] | None = None
+    min_resources: dict[str, str | int | float] | None = None
     queue: str = ""
     priority_class_name: str = ""
 

@@ -24,6 +24,7 @@ from admission.controller.publishing import publication
 from admission.controller.topology_watch import TopologyWatch
 from admission.gangs.announce import Announcer
 from admission.gangs.batch import BatchAdmission
+from admission.gangs.complete import Completion
 from admission.gangs.departures import Departures
 from admission.gangs.expected import come_later
 from admission.gangs.fairness import CLAIMS_S, Fairness, Kept
@@ -163,6 +164,7 @@ class Controller:
         )
         self.renewal = Renewal(self.state, gatekeeper, self.announcer, self.snapshot, settings.replan_after)
         self.retirement = Retirement(self.state, gatekeeper, self.pods.objects, groups)
+        self.completion = Completion(self.state, gatekeeper, groups, departures.needs_of, lambda: self.batch.busy)
         self._departures, self._api = departures, api
         self.published = publication(
             api,
@@ -312,6 +314,7 @@ class Controller:
             tasks.create_task(self.published.run())
             tasks.create_task(self.renewal.run())
             tasks.create_task(self.retirement.run())
+            tasks.create_task(self.completion.run())
 
 
 def _pairs(changes: Sequence[Change[T]]) -> list[tuple[T | None, T | None]]:

@@ -11,7 +11,7 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Final, Protocol
 
-from admission.gangs.gang_request import GangView
+from admission.gangs.gang_request import GangView, view_of
 from admission.gangs.gang_track import BatchSettings, Track
 from admission.gangs.let_go import Gatekeeper, Letting
 from admission.gangs.pod_group import TopOwner, differs, group_names, is_ours, wanted_pod_group
@@ -137,10 +137,10 @@ class Departures:
                 continue
             words = self._words.group_annotations(result)
             wanted = wanted_pod_group(view, pods, self._top_owner, words, self.more_later, self.known_fields)
-            if track.preempts:
-                # Volcano's enqueue action compares these with what is free, and only an enqueued group may preempt.
-                del wanted["spec"]["minResources"]
             existing = self._pod_groups.get(f"{view.key[0]}/{name}")
+            if track.preempts or existing is None or existing.spec.min_resources is None:
+                # Volcano's enqueue action compares these with what is free: not before the gang runs (`Completion`).
+                del wanted["spec"]["minResources"]
             if existing is not None and not differs(existing, wanted):
                 track.group_made = True
                 continue
@@ -148,3 +148,10 @@ class Departures:
                 return False
             track.group_made, track.group_check_s = True, monotonic_s() + self.settings.group_shown_s
         return True
+
+    def needs_of(self, key: GangKey) -> dict[str, str]:
+        """What the minimum of a gang needs, from those of its pods that run."""
+        view = view_of(key, self._state.gang_pods(*key))
+        wanted = wanted_pod_group(view, view.bound, self._top_owner, {}, self.more_later, self.known_fields)
+        needs: dict[str, str] = wanted["spec"]["minResources"]
+        return needs

@@ -122,6 +122,20 @@ class Gatekeeper:
             return False
         return True
 
+    async def complete_pod_group(self, group: PodGroup, needs: Mapping[str, str]) -> bool:
+        """Write what its minimum needs on a PodGroup, the same one as was seen; False if that failed."""
+        meta = group.metadata
+        path = POD_GROUPS.format(namespace=meta.namespace) + f"/{meta.name}"
+        body = {"metadata": {"uid": meta.uid}, "spec": {"minResources": dict(needs)}}
+        try:
+            async with self._slots:
+                await self._api.patch_merge(path, body, timeout_s=self._timeout_s, brief=True)
+        except ApiFailure as error:
+            self.failed += 1
+            log.info("PodGroup %s/%s was not completed: %s", meta.namespace, meta.name, error)
+            return False
+        return True
+
     async def withdraw(self, pod: Pod) -> None:
         """Take the nomination of a released pod back; a pod that is gone or another by now is left alone."""
         body = {"metadata": {"uid": pod.metadata.uid}, "status": {"nominatedNodeName": None}}

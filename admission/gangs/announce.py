@@ -196,10 +196,11 @@ class Announcer:
                 except Exception:
                     log.exception("running pairs could not be looked at")
             settled = [uid for uid, (at, _) in self._bound.items() if now - at >= SETTLE_S]
+            views: dict[GangKey, GangView] = {}  # the pods of a gang are bound together, and nothing changes meanwhile
             for uid in settled:
                 _, pod = self._bound.pop(uid)
                 try:
-                    self._tell_bound(pod)
+                    self._tell_bound(pod, views)
                 except Exception:
                     log.exception("the placement of pod %s could not be explained", pod.key)
             # In small lots, so that explanations never crowd out the writes that let pods go.
@@ -247,7 +248,7 @@ class Announcer:
                 reason, text = gang_event(plan)
                 self._events.post(_involved_group(group), reason.type, reason, text, key=key)
 
-    def _tell_bound(self, pod: Pod) -> None:
+    def _tell_bound(self, pod: Pod, views: dict[GangKey, GangView]) -> None:
         uid, node = pod.metadata.uid, pod.spec.node_name
         key = gang_key(pod)
         if key is None:
@@ -255,7 +256,7 @@ class Announcer:
         known = self._planned.pop(uid, None)
         decision = known.decision if known is not None else self._decisions.get(uid)
         table = self._state.table()
-        view = view_of(key, self._state.gang_pods(*key))
+        view = views[key] if key in views else views.setdefault(key, view_of(key, self._state.gang_pods(*key)))
         pair = self._worst_pair(pod, view)
         bound_us, mode = view.settings.reach_us, view.settings.mode
         inside = None

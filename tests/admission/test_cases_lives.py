@@ -63,7 +63,7 @@ async def test_c053_c059_an_empty_pod_group_of_ours_goes_and_a_used_one_stays(
     cluster: FileCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, back: bool
 ) -> None:
     """Scaled to nothing (or given another gang), its group goes after a while; if pods come back before, it stays."""
-    monkeypatch.setattr("admission.gangs.retire.EMPTY_S", 0.3)
+    monkeypatch.setattr("admission.gangs.retire.EMPTY_S", 60 if back else 0.3)
     meta = {"name": "isochrone-users-own", "namespace": NAMESPACE, "labels": {GANG: "users-own"}}
     cluster.create("podgroups", {"metadata": meta, "spec": {"minMember": 1}})
     async with controlling(cluster, tmp_path) as controller:

@@ -169,7 +169,9 @@ def assert_nothing_left(workdir: Path) -> None:
     wait_until(lambda: not workdir.exists(), LIMIT_S, "no folder is left")
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.full), signal.SIGKILL]
+)
 def test_up_ends_clean_by_any_signal(stack_bin: Stack, number: signal.Signals) -> None:
     child, workdir = start_up(UP)
     try:

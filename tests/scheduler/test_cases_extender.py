@@ -119,9 +119,9 @@ async def test_case(case: Mapping[str, Any]) -> None:
 
 async def _check(server: Running, given: Given, call: Mapping[str, Any], expect: Mapping[str, Any]) -> None:
     body = given.body(call)
-    started = time.monotonic()
+    started_s = time.process_time()  # both ends are this process; a clock on the wall would tell of its neighbours
     status, answer = await server.post(call["verb"], body)
-    took_s = time.monotonic() - started
+    took_s = time.process_time() - started_s
     assert status == expect["status"], answer
     if status == 200:
         decoded = read_by_go(call["verb"], answer)

@@ -1,4 +1,4 @@
-"""Twenty-one random gangs come and go: no pair beyond its bound, no gang below its minimum. Volcano alone breaks bounds."""
+"""Random gangs come and go: no pair beyond its bound, no gang below its minimum. Volcano alone breaks bounds."""
 
 import msgspec
 import pytest

@@ -64,6 +64,7 @@ class EngineCall:
     flags: Mapping[str, tuple[str, ...]]
     program: Program
     scripts: tuple[str, ...]  # names of the shell and Python files that it starts, without folder and ending
+    plain_words: tuple[str, ...]  # the first of each command that are no options
     ray: bool  # Ray spans its copy over several pods, which have different command lines
     model: str  # "" when it is not said, or said through a variable that cannot be read here
 
@@ -94,6 +95,7 @@ def engine_calls(pod: Pod) -> tuple[EngineCall, ...]:
                 flags,
                 program,
                 _scripts(commands),
+                _plain_words(commands),
                 _by_ray(commands, flags),
                 _model(container, words, flags),
             )
@@ -109,9 +111,19 @@ def _commands(argv: Sequence[str], container: Container) -> list[list[str]]:
     complete = not container.env_from  # else a variable that is not listed may have a value all the same
     return [
         [*command, END]
-        for command in _cut(islice(_words(argv, env, complete), _MAX_WORDS), env, complete, iter(range(_MAX_SHELLS)))
+        for command in _cut(_bounded(_words(argv, env, complete)), env, complete, iter(range(_MAX_SHELLS)))
         if _program_word(command) not in _SILENT
     ]
+
+
+def _bounded(words: Iterable[str]) -> Iterator[str]:
+    """Short words stand for long values, so what comes of them is bounded too."""
+    left = 4 * _MAX_POD_CHARS
+    for word in islice(words, _MAX_WORDS):
+        left -= len(word)
+        if left < 0:
+            return
+        yield word
 
 
 def _cut(words: Iterable[str], env: Mapping[str, str], complete: bool, left: Iterator[int]) -> Iterator[list[str]]:
@@ -122,7 +134,7 @@ def _cut(words: Iterable[str], env: Mapping[str, str], complete: bool, left: Ite
             command.append(word)
         elif command:
             if script_position(command) > 0 and next(left, None) is not None:
-                yield from _cut(_words(command, env, complete), env, complete, left)
+                yield from _cut(_bounded(_words(command, env, complete)), env, complete, left)
             else:
                 yield command
             command = []
@@ -181,6 +193,15 @@ def _scripts(commands: Sequence[Sequence[str]]) -> tuple[str, ...]:
                 found[base] = None
                 break
     return tuple(found)
+
+
+def _plain_words(commands: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    return tuple(
+        word
+        for command in commands
+        for word in command[1:_FIRST_WORDS]
+        if word != END and word[:1] != "-" and len(word) <= _MAX_SCRIPT_CHARS
+    )
 
 
 def _by_ray(commands: Sequence[Sequence[str]], flags: Mapping[str, tuple[str, ...]]) -> bool:

@@ -34,22 +34,30 @@ _SHELL_VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*|[1-9])|\{([A-Za-z_]\w*|[1-9])(
 _BARE_VARIABLE = re.compile(r"\$(?:[A-Za-z_]\w*|\{[A-Za-z_]\w*\})", re.ASCII)
 _KUBELET_VARIABLE = re.compile(r"\$\(([A-Za-z_][\w.-]*)\)", re.ASCII)
 _ASSIGNMENT = re.compile(r"(?<![\w$-])([A-Za-z_]\w*)(\+?)=", re.ASCII)
-_LITERAL = re.compile(r'"([^"\\$`]*)"(?=[\s;&|]|$)|\'([^\']*)\'(?=[\s;&|]|$)|([^\s"\'\\;&|$`()]*)(?=[\s;&|]|$)')
-_ITSELF = re.compile(r'([A-Za-z_]\w*)="\$(?:\1(?!\w)|\{\1\})', re.ASCII)
-_REST = re.compile(r'([^"\\$`]*)"(?=[\s;&|]|$)()()')
+_VALUE = re.compile(r"""(?:[^\s"'\\;&|()]++|"(?:[^"\\]|\\.)*+"|'[^']*+'|\\.)*+(?=[\s;&|]|$)""", re.DOTALL | re.ASCII)
 _CONDITION = re.compile(r"\b(?:if|case|while|until|for|function)\b|&&|\|\||\(\)")
 _ARRAY: Final = re.compile(r"[A-Za-z_]\w*\+?=\(", re.ASCII)  # ARGS=( and ARGS+=( of bash: words of a command to come
 _OTHER_PARAMETERS = re.compile(r"\(\s*\)|\b(?:function|set|shift)\b")  # `$1` may be another one by then
 _MAX_DEFAULTS: Final = 256
 _NEVER: Final = 1 << 30  # added to a count: this variable is never certain again
 _MAX_ASSIGNMENTS: Final = 1024
+_MAX_CHARS_PUT_IN: Final = 256 * 1024  # into all words of a script
+_MAX_CHARS_IN_A_WORD: Final = 64 * 1024
 
 
 def expanded(word: str, env: Mapping[str, str]) -> str:
     """`$(NAME)` as the kubelet puts it in before anything starts."""
     if "$(" not in word:
         return word
-    return _KUBELET_VARIABLE.sub(lambda match: env.get(match[1]) or match[0], word)
+    left = _MAX_CHARS_IN_A_WORD
+
+    def value(match: re.Match[str]) -> str:
+        nonlocal left
+        text = env.get(match[1]) or match[0]
+        left -= len(text)
+        return text if left >= 0 else match[0]
+
+    return _KUBELET_VARIABLE.sub(value, word)
 
 
 def script_position(argv: Sequence[str]) -> int:
@@ -95,7 +103,7 @@ def script_words(script: str, env: Mapping[str, str], complete: bool, parameters
     known, unsure = _variables(script, env)
     if parameters and not _OTHER_PARAMETERS.search(script):
         known = {**known, **{str(at): value for at, value in enumerate(parameters[:9], start=1)}}
-    defaults = complete
+    defaults, left = complete, _MAX_CHARS_PUT_IN
     in_array = False
     for match in _SCRIPT_WORD.finditer(script):
         word = match[0]
@@ -118,6 +126,9 @@ def script_words(script: str, env: Mapping[str, str], complete: bool, parameters
             yield END
         else:
             text = _unquoted(word, known, unsure, defaults)
+            left -= len(text)
+            if left < 0:
+                return  # one long value, put in a thousand times
             if " " in text and _BARE_VARIABLE.fullmatch(word):
                 yield from (_unquoted(part[0], {}, unsure, False) for part in _SCRIPT_WORD.finditer(text))
             else:
@@ -143,30 +154,34 @@ def _variables(script: str, env: Mapping[str, str]) -> tuple[Mapping[str, str], 
             known.pop(name, None)
             assigned[name] += _NEVER
             continue
-        again = _ITSELF.match(script, match.start())  # NAME="$NAME b" is NAME+=" b"
-        if again and again[1] == name:
-            more, literal = True, _REST.match(script, again.end())
-        else:
-            literal = _LITERAL.match(script, match.end())
-        # `NAME=a` once, and then only `NAME+=b`: everything else may be undone or done twice
-        if literal and more == (assigned[name] > 1) and (not more or name in known):
-            known[name] = (known[name] if more else "") + (literal[1] or literal[2] or literal[3] or "")
-        else:
+        given = _VALUE.match(script, match.end())
+        raw = given[0] if given else "$"
+        more |= any(name in (used[1], used[2]) for used in _SHELL_VARIABLE.finditer(raw))
+        value = (known.get(name, "") if match[2] else "") + _unquoted(raw, known, frozenset(), defaults=False)
+        # `NAME=a` once, and then only `NAME+=b` or `NAME="$NAME b"`: everything else may be undone or done twice
+        if "$" in value or "`" in value or more != (assigned[name] > 1) or (more and name not in known):
             known.pop(name, None)
             assigned[name] += _NEVER
+        else:
+            known[name] = value
     if assigned.total() % _NEVER >= _MAX_ASSIGNMENTS:
         known = {}  # who knows what the rest does
     return known, frozenset(name for name in (*assigned, *env) if name not in known)
 
 
 def _unquoted(word: str, known: Mapping[str, str], unsure: frozenset[str], defaults: bool) -> str:
+    left = _MAX_CHARS_IN_A_WORD
+
     def value(match: re.Match[str]) -> str:
+        nonlocal left
         name, default = match[1] or match[2], match[3]
+        text = match[0]
         if name in known:
-            return known[name] or (default or "")
-        if default is not None and defaults and name not in unsure and len(default) <= _MAX_DEFAULTS:
-            return default
-        return match[0]
+            text = known[name] or (default or "")
+        elif default is not None and defaults and name not in unsure and len(default) <= _MAX_DEFAULTS:
+            text = default
+        left -= len(text)
+        return text if left >= 0 else match[0]
 
     def put_in(text: str) -> str:
         return _SHELL_VARIABLE.sub(value, text) if "$" in text else text

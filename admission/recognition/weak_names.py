@@ -43,6 +43,7 @@ _ROLE_VARIABLES: Final = frozenset(
         *("DISAGGREGATION_MODE", "DISAGG_MODE", "SGLANG_DISAGGREGATION_MODE", "DISAGGREGATION_ROLE", "DISAGG_ROLE"),
     }
 )
+_ROLE_KEYS: Final = frozenset({"role", "mode", "phase", "type", "pd_role", "worker_type"})
 _KV_ROLES: Final = {"kv_producer": Says.PREFILL, "kv_consumer": Says.DECODE}
 _OF_OWNERS: Final = {"decoder": Says.DECODE}  # of a container it is half of a model rather than of a service
 _MAX_VARIABLES: Final = 256
@@ -70,6 +71,7 @@ def hints(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     for where, kind in (
         ("setting", _settings(pod, calls)),
         ("script", _named(_script_names(engines))),
+        ("owner", _words_given(engines)),
         ("container", _named(_container_names(engines), words)),
         ("owner", _named(_owner_names(pod), {**words, **_OF_OWNERS})),
     ):
@@ -120,6 +122,18 @@ def _settings(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
 
 def _container_names(engines: list[EngineCall]) -> list[tuple[str, str]]:
     return [("container", call.container) for call in engines]
+
+
+def _words_given(engines: list[EngineCall]) -> Iterator[Finding]:
+    """`run.sh prefill` and `start role=decode`: what a script or an unknown program is to do."""
+    for call in engines:
+        if call.program.readable:
+            continue  # of an engine whose options are seen a word is no order
+        for word in call.plain_words:
+            key, _, value = word.rpartition("=")
+            says = plain_phase(value) if not key or key.lower() in _ROLE_KEYS else None
+            if says:
+                yield Finding(says, f"argument {word}")
 
 
 def _script_names(engines: list[EngineCall]) -> list[tuple[str, str]]:

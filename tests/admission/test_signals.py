@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -245,3 +246,24 @@ def test_huge_arguments_cost_little(text: str) -> None:
     started_s = time.process_time()
     read_phase(pod)
     assert time.process_time() - started_s < 10.0  # it takes a hundredth; a pair of nested loops takes hours
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["$(X)" * 8_000],
+        ["sh", "-c", "run " + "$X" * 16_000],
+        ["sh", "-c", "run " + "$X " * 16_000],
+        ["sh", "-c", 'X="$X $X"; ' * 1_000 + "run $X"],
+        ["sh", "-c", "sh -c 'sh -c \"$X$X$X\"'; " * 1_000],
+    ],
+)
+def test_short_words_that_stand_for_long_values_take_little_memory(command: list[str]) -> None:
+    """Written out, the values would be gigabytes."""
+    pod = decoded(raw_pod(command=command, env={"X": "x" * 200_000}))
+    tracemalloc.start()
+    try:
+        read_phase(pod)
+        assert tracemalloc.get_traced_memory()[1] < 32 * 1024 * 1024
+    finally:
+        tracemalloc.stop()

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.gpus.rails import RailRoom, picked, rails_of
+from topology.gpus.sets import MOST_GPUS
 from topology.snapshot import Snapshot
 
 Ints = NDArray[np.int64]
@@ -43,11 +44,10 @@ def off_rail(snapshot: Snapshot, gpus: int, nodes: Ints, partners: Collection[in
     known = at < len(room.nodes)
     known[known] = room.nodes[at[known]] == nodes[known]
     asked = np.flatnonzero(known)
-    states = np.stack([room.kind[at[asked]], room.free[at[asked]]], axis=1)
-    for state in np.unique(states, axis=0).tolist():
-        off = _off(room, state[0], state[1], gpus, every)
-        if off is not None:
-            share[asked[(states == state).all(axis=1)]] = off / gpus
+    # Nodes whose GPUs are joined and free alike are one state; of eight GPUs there are a few dozen.
+    states, alike = np.unique(room.kind[at[asked]] << MOST_GPUS | room.free[at[asked]], return_inverse=True)
+    offs = [_off(room, state >> MOST_GPUS, state & (1 << MOST_GPUS) - 1, gpus, every) for state in states.tolist()]
+    share[asked] = np.array([np.nan if off is None else off / gpus for off in offs])[alike.reshape(-1)]
     for node in theirs:  # beside a partner only those on other nodes are far
         here = np.flatnonzero(nodes == node)
         others = frozenset[int]().union(*(rails for other, rails in theirs.items() if other != node))

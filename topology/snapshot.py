@@ -189,6 +189,7 @@ class Snapshot:
     in_use: InUse = field(default_factory=dict)
     # Not given on: whoever replaces what is used gets a table of its own.
     _gpus: list[GpuTable] = field(default_factory=list, init=False, repr=False, compare=False)
+    _rails: list[RailRoom] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def free(self) -> Amount2D:
@@ -215,10 +216,12 @@ class Snapshot:
         return root_room(table.gpus, table.names, used, self.in_use)
 
     def rail_room(self) -> RailRoom:
-        """Free whole GPUs and network rails, of nodes whose agents tell the rails."""
-        column, table = self.gpu_column, self.table
-        used = np.zeros(len(table), dtype=np.int64) if column is None else self.used[:, column]
-        return rail_room(table.gpus, table.names, used, self.in_use)
+        """Free whole GPUs and network rails, of nodes whose agents tell the rails; looked at once."""
+        if not self._rails:
+            column, table = self.gpu_column, self.table
+            used = np.zeros(len(table), dtype=np.int64) if column is None else self.used[:, column]
+            self._rails.append(rail_room(table.gpus, table.names, used, self.in_use))
+        return self._rails[0]
 
     @property
     def gpus(self) -> GpuTable:

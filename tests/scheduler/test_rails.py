@@ -18,8 +18,10 @@ from scheduler.rails import Placed, gang_rails, off_rail
 from scheduler.request import GangRequest
 from tests.scheduler.clusters import gang, node, partner
 from topology.gpus.asked import whole_gpus
+from topology.gpus.rails import rail_room
 from topology.gpus.seen_cards import SeenCards
 from topology.gpus.sets import NodeLinks
+from topology.gpus.table import GpuStatic
 from topology.labels import DECODE, PHASES, PREFILL
 from topology.snapshot import NodeTable, Snapshot
 
@@ -160,3 +162,24 @@ def test_plans_with_rails_cost_as_little_as_any() -> None:
             assert made.cost == pytest.approx(best)
             decided += best > plain + 1e-9
     assert decided > 3  # rails did matter
+
+
+@pytest.mark.parametrize("told", [False, True])
+def test_free_gpus_by_rail_are_counted_anew_where_something_changed(told: bool) -> None:
+    random, names = Random(7), [f"n{i:02}" for i in range(20)]
+    start = cluster(dict.fromkeys(names, ()), dict.fromkeys(names, FOUR))
+    for _ in range(30):
+        some = random.sample(names, random.choice((1, 3, 15)))
+        used, in_use = start.used.copy(), dict(start.in_use) if told else {}
+        for name in some:
+            busy = random.sample(range(4), random.randint(0, 4))
+            used[start.table.index[name], start.table.column[GPU]] = len(busy)
+            if told:
+                in_use[name] = tuple(f"{name}-{i}" for i in busy)
+        start = replace(start, used=used, in_use=in_use)
+        room, fresh = start.rail_room(), GpuStatic(start.table.cards_of(i) for i in range(20))
+        anew = rail_room(fresh, start.table.names, used[:, start.table.column[GPU]], in_use)
+        assert (room.free.tolist(), room.taken.tolist()) == (anew.free.tolist(), anew.taken.tolist())
+        by_hand = [sum(1 << i for i in range(4) if f"{n}-{i}" in in_use.get(n, ())) for n in names]
+        assert not told or room.taken.tolist() == by_hand
+        assert (room.free + room.taken == 15).all()

@@ -19,6 +19,8 @@ from topology.gpus.table import GpuStatic
 
 Ints = NDArray[np.int64]
 
+_FEW = 8
+
 
 class RailRoom(NamedTuple):
     """Nodes whose rails are known (n,), ascending indices into the node table; their free and their taken GPUs as bits
@@ -47,6 +49,12 @@ def rail_room(static: GpuStatic, names: Sequence[str], used_gpus: Ints, in_use: 
         if before is not in_use:
             differ |= np.array([in_use.get(names[n]) is not before.get(names[n]) for n in nodes.tolist()], dtype=bool)
         changed, bits = nodes[differ].tolist(), bits.copy() if differ.any() else bits
+    if len(changed) > _FEW and not in_use:  # nobody tells which are in use: the lowest of those that are healthy
+        at = np.searchsorted(nodes, changed)
+        alike = static.healthy[changed].sum(axis=1) == static.count[changed]
+        every, taken_bits = (1 << static.count[changed]) - 1, (1 << used_gpus[changed]) - 1
+        bits[0, at], bits[1, at] = every & ~taken_bits, every & taken_bits
+        changed = [node for node, simple in zip(changed, alike.tolist(), strict=True) if not simple]
     for node in changed:
         cards = static.cards[node]
         taken = whole_in_use(cards, int(used_gpus[node]), in_use.get(names[node], ()))

@@ -167,6 +167,14 @@ def test_never_more_pages_than_a_thousandth_of_the_link_carries(
     assert arguments[arguments.index("-n") + 1] == str(sent)
 
 
+def test_over_ipv6_the_program_is_told_so(tmp_path: Path) -> None:
+    side = Side(tmp_path)
+    settings = AgentSettings(node_name="n", rdma_probe="/usr/bin/ib_write_lat", probe_host="fd00::2")
+    arguments, _, _ = RdmaProbe(settings, lambda: side.facts)._arguments(order(1), 1)
+    assert arguments[:3] == ["/usr/bin/ib_write_lat", "--ipv6-addr", "-F"]
+    assert "--ipv6-addr" not in side.probe._arguments(order(1), 1)[0]
+
+
 async def test_it_rests_until_the_pages_are_a_thousandth_of_the_link(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -50,6 +50,8 @@ class RdmaProbe:
             self._command = shlex.split(settings.rdma_probe)
         except ValueError as error:
             raise BadInput("ISOCHRONE_RDMA_PROBE", settings.rdma_probe, f"it is no command: {error}") from None
+        if ":" in settings.probe_host:
+            self._command += ["--ipv6-addr"] * bool(self._command)  # perftest's own default is IPv4
         self._port, self._facts = settings.rdma_port, facts
         self._serving: asyncio.Task[str] | None = None
 

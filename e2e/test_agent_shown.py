@@ -45,7 +45,18 @@ def service(cluster: Cluster, port: int) -> Iterator[None]:
     meta = {"name": CONTROLLER}
     cluster.create({"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"ports": ports}}, NAMESPACE)
     there = {"addresses": [{"ip": address}], "ports": [{"name": "metrics", "port": port}]}
-    cluster.create({"apiVersion": "v1", "kind": "Endpoints", "metadata": meta, "subsets": [there]}, NAMESPACE)
+    # Which of both the API server asks depends on its version.
+    old = {"apiVersion": "v1", "kind": "Endpoints", "metadata": meta, "subsets": [there]}
+    cluster.api("POST", f"/api/v1/namespaces/{NAMESPACE}/endpoints", old)
+    new = {
+        "apiVersion": "discovery.k8s.io/v1",
+        "kind": "EndpointSlice",
+        "metadata": {"name": CONTROLLER, "labels": {"kubernetes.io/service-name": CONTROLLER}},
+        "addressType": "IPv4",
+        "endpoints": [{"addresses": [address]}],
+        "ports": there["ports"],
+    }
+    cluster.create(new, NAMESPACE)
     way = ProbeWay(address, "127.0.0.1", port)
     try:
         yield

@@ -183,9 +183,9 @@ class BatchAdmission:
             if (claim_s := self._fairness.claims.next_s()) is not None:
                 times.append(claim_s)
             return max(0.001, min(times) - now) if times else None
-        began = now
         for key in sorted(due, key=self._rank):
             track = self._tracks.get(key)
+            # One moment for the whole lot: else the last in rank, looked at later, could be due before the first.
             if track is None or not self._is_due(track, now):
                 continue  # a look before it changed that
             stood = track.stands
@@ -197,10 +197,9 @@ class BatchAdmission:
                 self._later(track, now)
             if stood and not track.stands:
                 self._free_those_behind(key)
-            now = monotonic_s()
-            if now - began >= _LOT_S:
+            if monotonic_s() - now >= _LOT_S:
                 break
-        self._sweep.spent(now - began)
+        self._sweep.spent(monotonic_s() - now)
         return 0.0
 
     def _is_due(self, track: Track, now: float) -> bool:

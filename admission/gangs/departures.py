@@ -136,7 +136,8 @@ class Departures:
             if not is_ours(name, view.key[1]):
                 continue
             words = self._words.group_annotations(result)
-            wanted = wanted_pod_group(view, pods, self._top_owner, words, self.more_later, self.known_fields)
+            going = result.places.keys() if result is not None else frozenset()
+            wanted = wanted_pod_group(view, pods, self._top_owner, words, self.more_later, self.known_fields, going)
             existing = self._pod_groups.get(f"{view.key[0]}/{name}")
             if track.preempts or existing is None or existing.spec.min_resources is None:
                 # Volcano's enqueue action compares these with what is free: not before the gang runs (`Completion`).

@@ -8,7 +8,7 @@ never with blockOwnerDeletion, which would need rights on their finalizers.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from admission.gangs.gang_request import GangView, unit_size
@@ -58,21 +58,25 @@ def wanted_pod_group(
     annotations: Mapping[str, str],
     more_later: Callable[[Sequence[Pod]], bool] = lambda _: False,
     known: frozenset[str] = frozenset(OPTIONAL),
+    going: Set[str] = frozenset(),
 ) -> dict[str, Any]:
-    """The object to apply. `pods` are the gang's pods that name it, at least one.
+    """The object to apply. `pods` are the gang's pods that name it, at least one; `going` are uids about to be let go.
 
-    Pods that their owner makes only once these are ready (`more_later`) cannot be waited for: the minimum is then what
-    there is, and rises with what comes. Of the optional fields only those that are `known` to the cluster are there.
+    Pods that their owner makes only once these are ready (`more_later`) cannot be waited for: the minimum is then who
+    is out or going, and rises with who comes. Of the optional fields only those `known` to the cluster are there.
     """
     namespace, gang = view.key
     settings = view.settings
     stated = {PREFILL: settings.min_prefill or 1, DECODE: settings.min_decode or 1}
     minimum: dict[str, int] = {}
+    later: dict[str, bool] = {}
     for phase, count in stated.items():
         mine = [p for p in pods if p.metadata.label(PHASE) == phase]
         minimum[phase] = count * unit_size(view, phase)
-        if more_later(mine):
-            minimum[phase] = max(1, min(minimum[phase], len(mine)))
+        later[phase] = more_later(mine)
+        if later[phase]:
+            out = sum(1 for p in mine if p.metadata.uid in going or not p.has_gate(GATE))
+            minimum[phase] = max(1, min(minimum[phase], out))
     spec: dict[str, Any] = {
         "minMember": sum(minimum.values()),
         "queue": _first(p.metadata.annotation(QUEUE_NAME) for p in pods) or "default",
@@ -80,13 +84,11 @@ def wanted_pod_group(
     }
     sizes = {phase: unit_size(view, phase) for phase in minimum}
     apart = {phase: _told_apart_by(pods, phase) for phase in minimum}
-    if any(size > 1 and len(apart[phase]) == 1 for phase, size in sizes.items()):
+    # A group whose leader goes first is not whole yet: it is counted by pods until it is.
+    whole = [phase for phase, size in sizes.items() if size > 1 and len(apart[phase]) == 1 and not later[phase]]
+    if whole:
         # A member is itself several pods: Volcano counts whole groups of them. It says not to combine this with roles.
-        spec["subGroupPolicy"] = [
-            _sub_groups(phase, size, minimum[phase], apart[phase])
-            for phase, size in sizes.items()
-            if size > 1 and len(apart[phase]) == 1
-        ]
+        spec["subGroupPolicy"] = [_sub_groups(phase, sizes[phase], minimum[phase], apart[phase]) for phase in whole]
     else:
         spec |= _per_role(pods, minimum)
     spec = as_known(spec, known, _per_role(pods, minimum))

@@ -279,7 +279,7 @@ def _without_expected(result: Plan, *, lower_minimum: bool = True) -> Plan:
     members = tuple(m for m in gang.members if not is_expected(m.uid))
     request = replace(gang, members=members)
     if lower_minimum:
-        phases = [m.phase for m in members] + [p.phase for p in gang.partners]
+        phases = [m.phase for m in members if m.uid in result.places] + [p.phase for p in gang.partners]
         request = replace(
             request,
             min_prefill=min(gang.min_prefill, phases.count(PREFILL)),

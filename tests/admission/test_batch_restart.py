@@ -26,6 +26,7 @@ from tests.admission.controllers import (
 )
 from tests.admission.held_pods import NAMESPACE, held
 from tests.topology.list_watch_server import until
+from topology.clock import monotonic_s
 
 NODES = [{"name": "n1", "zone": "a", "leaf": "l1", "gpus": 4}, {"name": "n2", "zone": "a", "leaf": "l1", "gpus": 4}]
 CHAT = ("p0", "d0", "d1")
@@ -151,3 +152,23 @@ async def test_while_lists_are_incomplete_nothing_is_planned(cluster: FileCluste
     assert len(lists) == 2
     assert max(lists) < first
     assert kinds(writes(cluster)) == ["nominate", "pod", "group"]
+
+
+async def test_at_a_start_the_first_in_rank_is_planned_first_however_long_the_looks_take(
+    cluster: FileCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking at all gangs once takes longer than the quiet time; each would take all the room there is."""
+    ticks = 0
+
+    def slow_s() -> float:
+        nonlocal ticks
+        ticks += 1
+        return monotonic_s() + ticks * 0.001
+
+    monkeypatch.setattr("admission.gangs.batch.monotonic_s", slow_s)
+    monkeypatch.setattr("admission.gangs.batch._LOT_S", 10.0)
+    for number in range(80):
+        create(cluster, *(held(f"{half}-g{number:02}", gang=f"g{number:02}", gpus=4) for half in "pd"))
+    async with controlling(cluster, tmp_path, quiet="60ms") as controller:
+        await until(lambda: bool(groups(cluster)) and controller.batch.held_gangs() == 79)
+        assert groups(cluster).keys() == {"isochrone-g00"}

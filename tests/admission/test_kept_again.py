@@ -101,6 +101,29 @@ async def test_in_the_queue_too(cluster: FileCluster, tmp_path: Path, monkeypatc
         assert "has 1 of 25 GPUs left and 2 are needed" in events(cluster, "p-other")[0][1]
 
 
+async def test_a_leader_goes_without_pods_of_other_groups_that_have_no_room(
+    cluster: FileCluster, tmp_path: Path
+) -> None:
+    """The minimum is one group of two: this leader and its worker to come. That there are more pods of its phase, held,
+    must neither keep it back nor be waited for by Volcano; with its worker the group is counted as a whole."""
+    owner = leader_first(cluster, 2)
+    large = [lws(1, worker, 2, owner=owner, gpus=9) for worker in (0, 1)]
+    async with controlling(cluster, tmp_path) as controller:
+        create(cluster, held("p0", gpus=8), lws(0, 0, 2, owner=owner, gpus=8), *large)
+        await until(lambda: "isochrone-chat" in groups(cluster))
+        assert gated(cluster) == {"d1", "d1-1"}
+        spec = groups(cluster)["isochrone-chat"]["spec"]
+        assert (spec["minMember"], spec["minTaskMember"]) == (2, {"prefill": 1, "decode": 1})
+        assert "subGroupPolicy" not in spec
+        await until(lambda: reasons(cluster, "d1") == reasons(cluster, "d1-1") == ["InsufficientGPU"])
+        bind_released(cluster)
+        create(cluster, lws(0, 1, 2, owner=owner, gpus=8))
+        await until(lambda: "d0-1" in released(cluster))
+        await until(lambda: groups(cluster)["isochrone-chat"]["spec"]["minMember"] == 3)
+        await until(lambda: not controller.batch.busy)
+        assert groups(cluster)["isochrone-chat"]["spec"]["subGroupPolicy"][0]["subGroupSize"] == 2
+
+
 @pytest.mark.parametrize("why", ["its owner wants no more", "nothing is to be kept", "time is over"])
 async def test_not_for_ever(cluster: FileCluster, tmp_path: Path, why: str) -> None:
     owner = stateful_set(cluster, "decode", 2)

@@ -26,7 +26,6 @@ from tests.admission.held_pods import NAMESPACE
 from tests.topology.list_watch_server import until
 
 STEPS = 80
-PATIENCE_S = 15.0
 
 
 def why_not_settled(world: World, judge: Judge, controller: Controller) -> str:

@@ -107,9 +107,11 @@ def plan_units(
         if not torn:
             break
         asked = replace(asked, members=tuple(m for m in asked.members if units.get(m.uid, "") not in torn))
-    if asked is gang or result.outcome not in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG):
+    if asked is gang or result.places:
         return result
-    return _plan_minimum(gang, units, snapshot, policy, advise)
+    if result.outcome in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG):
+        return _plan_minimum(gang, units, snapshot, policy, advise)
+    return _for_everybody(gang, result, snapshot, policy)
 
 
 def _plan_minimum(
@@ -127,10 +129,15 @@ def _plan_minimum(
         result = plan(_all_of(gang, core), snapshot, policy, advise=False)
         if result.places:
             return replace(result, request=replace(gang, members=result.request.members))
+    result = plan(_all_of(gang, core_of(gang, units)[0]), snapshot, policy, advise=advise)
+    return _for_everybody(gang, result, snapshot, policy)
+
+
+def _for_everybody(gang: GangRequest, result: Plan, snapshot: Snapshot, policy: Policy) -> Plan:
+    """Why nobody goes, for those too without whom that was found out."""
     everybody = plan(_all_of(gang, gang.members), snapshot, policy, advise=False)
     if everybody.places:
         return replace(everybody, request=gang)
-    result = plan(_all_of(gang, core_of(gang, units)[0]), snapshot, policy, advise=advise)
     return replace(everybody, request=gang, outcome=result.outcome, shortfall=result.shortfall)
 
 

@@ -191,14 +191,18 @@ async def test_c065_what_is_evicted_does_not_come_and_go_for_ever(cluster: FileC
 
 
 async def test_c068_a_replica_of_several_pods_goes_whole_or_holds_nothing(tmp_path: Path) -> None:
-    """Four GPUs, decode groups of two: the second replica fits, of the third not one pod is let go."""
-    async with FileCluster([{"name": "n1", "gpus": 5}]) as cluster, controlling(cluster, tmp_path) as controller:
+    """Five GPUs for decode, in groups of two: the second replica fits, of the third not one pod is let go, though one
+    would fit; and both are told why."""
+    async with FileCluster([{"name": "n1", "gpus": 6}]) as cluster, controlling(cluster, tmp_path) as controller:
         create(cluster, held("p0"), lws(0, 0, 2), lws(0, 1, 2))
         await until(lambda: "isochrone-chat" in groups(cluster))
         bind_released(cluster)
         create(cluster, lws(1, 0, 2), lws(1, 1, 2), lws(2, 0, 2), lws(2, 1, 2))
         await until(lambda: {"d1", "d1-1"} <= released(cluster).keys() and not controller.batch.busy)
         assert gated(cluster) == {"d2", "d2-1"}
+        for name in ("d2", "d2-1"):
+            await until(lambda: bool(reasons(cluster, name)))  # noqa: B023
+            assert set(reasons(cluster, name)) <= {"InsufficientGPU", "Fragmented"}
         for name in ("d1", "d1-1"):
             cluster.delete("pods", NAMESPACE, name)
         await until(lambda: not gated(cluster))

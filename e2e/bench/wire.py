@@ -19,6 +19,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from e2e.bench.cpu import of_process
 from e2e.bench.crowd import Crowd, encoded
 from e2e.bench.report import Figure, Goal
 from e2e.bench.sizes import number
@@ -162,16 +163,28 @@ def _crowded(calls: int) -> list[Figure]:
     body = body_of(1000, pods=CROWDED_PODS)
     say(f"bench wire: 1000 nodes with {CROWDED_PODS} pods, {len(body) / 1e6:.0f} MB, {calls} calls")
     with _server(OURS) as ours:
+        ours.ask(body)  # the first one makes room
+        ours.times_s.clear()
+        before = of_process(ours.pid)
         for _ in range(calls):
             ours.ask(body)
+        burnt = (of_process(ours.pid) - before) / calls
     reads = []
     for _ in range(max(5, calls // 10)):
-        began = time.perf_counter()
+        began = time.thread_time()
         decode_prioritize(body)
-        reads.append(time.perf_counter() - began)
+        reads.append(time.thread_time() - began)
     source = f"{calls} calls one after the other, body {len(body) / 1e6:.0f} MB"
     p99 = 1e3 * float(np.percentile(ours.times_s, 99))
     return [
         Figure(f"1000 nodes {CROWDED_PODS} pods p99 ms", p99, "ms", CROWDED_GOAL, "Volcano gives up after 1 s", source),
-        Figure(f"1000 nodes {CROWDED_PODS} pods decode ms", 1e3 * median(reads), "ms", None, "", "decoding it alone"),
+        Figure(
+            f"1000 nodes {CROWDED_PODS} pods decode ms",
+            1e3 * median(reads),
+            "ms",
+            None,
+            "",
+            "decoding it alone, processor time",
+        ),
+        Figure(f"1000 nodes {CROWDED_PODS} pods cpu ms", 1e3 * burnt, "ms", None, "", "the extender, for one call"),
     ]

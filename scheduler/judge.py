@@ -108,25 +108,28 @@ def judge(
     )
     for column in order:
         short = free[:, column] < need.row[column]
-        codes[short] = _BY_RESOURCE.get(table.resources[column], VerdictCode.INSUFFICIENT_OTHER)
-        short_of[short] = column
+        if short.any():
+            codes[short] = _BY_RESOURCE.get(table.resources[column], VerdictCode.INSUFFICIENT_OTHER)
+            short_of[short] = column
     for column in order:
         # After all shortages: a node that has none of something does not get it by waiting.
         absent = allocatable[:, column] == 0
-        codes[absent] = VerdictCode.RESOURCE_MISSING
-        short_of[absent] = column
+        if absent.any():
+            codes[absent] = VerdictCode.RESOURCE_MISSING
+            short_of[absent] = column
     cards = None
     if need.cards is not None and not need.missing:
         # The rarest of all: counted resources would do, and no card has the memory.
         cards = card_fit(snapshot.gpus, need.cards, nodes)
         lacking = ~cards.fits
         for short, code in (
-            (lacking.copy(), VerdictCode.INSUFFICIENT_GPU),
+            (lacking, VerdictCode.INSUFFICIENT_GPU),
             (lacking & cards.but_for_memory, VerdictCode.INSUFFICIENT_MEMORY),
             (cards.none, VerdictCode.RESOURCE_MISSING),
         ):
-            short &= codes != VerdictCode.RESOURCE_MISSING
-            codes[short], short_of[short] = code, ON_CARDS
+            if short.any():
+                told = short & (codes != VerdictCode.RESOURCE_MISSING)
+                codes[told], short_of[told] = code, ON_CARDS
     if need.missing:
         codes[:] = VerdictCode.RESOURCE_MISSING
         short_of[:] = -1

@@ -177,7 +177,7 @@ def _changed(before: GpuTable, used_gpus: NDArray[np.int64], holds: Holds, nodes
     arrays = {}
     for name in _BY_NODE:
         whole, now = getattr(before, name), getattr(part, name)
-        if not np.array_equal(whole[at], now):
+        if (whole.take(at, axis=0) != now).any():
             arrays[name] = whole = whole.copy()
             whole[at] = now
             whole.setflags(write=False)

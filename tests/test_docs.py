@@ -11,7 +11,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 
 
-@pytest.mark.parametrize("script", ["update_reach.py", "update_recognition.py", "update_topology.py"])
+@pytest.mark.parametrize(
+    "script", ["update_reach.py", "update_recognition.py", "update_score.py", "update_topology.py"]
+)
 def test_what_comes_from_the_code_is_up_to_date(script: str) -> None:
     done = subprocess.run(
         [sys.executable, str(ROOT / "docs" / script), "--check"],

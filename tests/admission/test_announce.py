@@ -69,6 +69,7 @@ def group_events(cluster: FileCluster) -> list[tuple[str, str]]:
 
 
 async def test_placed_is_said_after_the_binding_and_not_before(cluster: FileCluster, tmp_path: Path) -> None:
+    """Case C131: proposed is not placed; what is said follows what the API server shows."""
     async with controlling(cluster, tmp_path) as controller:
         node = await planned_pair(cluster)
         assert annotation(cluster, "d0").startswith("planned")

@@ -32,7 +32,7 @@ from tests.admission.pods import Raw
 from tests.admission.test_batch_later import deployment, replica_set
 from tests.admission.test_units import lws
 from tests.topology.list_watch_server import until
-from topology.labels import GANG
+from topology.labels import GANG, GROUP_NAME
 
 
 @pytest.fixture
@@ -131,6 +131,24 @@ async def test_c058_pods_without_their_group_are_repaired_after_a_restart(cluste
     (tmp_path / "second").mkdir()
     async with controlling(cluster, tmp_path / "second"):
         await until(lambda: "isochrone-chat" in groups(cluster))
+
+
+async def test_c061_a_group_that_another_controller_makes_stays_the_only_one(
+    cluster: FileCluster, tmp_path: Path
+) -> None:
+    """LWS names its own PodGroup on its pods: it is awaited, then they go into it, and it is not touched."""
+    pods = [held("p0"), lws(0, 0, 2), lws(0, 1, 2)]
+    for pod in pods:
+        pod["metadata"]["annotations"] = {**pod["metadata"].get("annotations", {}), GROUP_NAME: "decode-0"}
+    async with controlling(cluster, tmp_path):
+        create(cluster, *pods)
+        await until(lambda: all(reasons(cluster, name) == ["WaitingForGang"] for name in ("p0", "d0", "d0-1")))
+        meta = {"name": "decode-0", "namespace": NAMESPACE}
+        made = cluster.create("podgroups", {"metadata": meta, "spec": {"minMember": 3}})
+        await until(lambda: not gated(cluster))
+        assert sorted(bind_released(cluster)) == ["d0", "d0-1", "p0"]
+        assert groups(cluster) == {"decode-0": made}
+        assert all(pod["metadata"]["annotations"][GROUP_NAME] == "decode-0" for pod in pods_of(cluster))
 
 
 async def test_c064_a_gang_that_lost_room_says_so_and_joins_when_it_is_back(

@@ -17,7 +17,7 @@ from admission.gangs.gang_request import GangView, request_of
 from admission.gangs.overtaking import Overtaking, Standing
 from admission.gangs.preemption import without_inferiors
 from admission.gangs.promised import Promised, queue_of
-from admission.gangs.queue_room import QueueRoom, least_of, upwards
+from admission.gangs.queue_room import QueueRoom, upwards
 from admission.gangs.units import plan_units, units_by_uid
 from scheduler.decision import Outcome, Plan
 from scheduler.policy import Policy
@@ -92,23 +92,27 @@ class Fairness:
         if not older:
             return None
         nodes = snapshot.table.mask_of(result.places.values())
-        taken = _taken(result)
+        taken, rooms = _taken(result), dict[str, QueueRoom]()
 
         def competes(key: GangKey) -> bool:
             standing = older[key]
             return (
-                self._wants_quota(standing, taken, room)
+                self._wants_quota(standing, taken, room, rooms)
                 or (not standing.for_quota and _accepts(standing, nodes, snapshot))
             ) and self._could_ever_fit(key, standing, snapshot)
 
         return self._overtaking.stands_before(older, competes)
 
-    def _wants_quota(self, standing: Standing, taken: Amounts, room: QueueRoom | None) -> bool:
-        """Whether the older gang would lack quota that the taker takes, and could have it one day."""
+    def _wants_quota(
+        self, standing: Standing, taken: Amounts, room: QueueRoom | None, rooms: dict[str, QueueRoom]
+    ) -> bool:
+        """Whether the older gang would lack quota that the taker takes, and could have it one day. `rooms` is of the
+        queues seen so far."""
         if room is None:
             return False
-        theirs, need = QueueRoom(standing.queue, self._kept.queues, {}), least_of(standing.request, standing.units)
-        return room.keeps_out(taken, theirs, need) and theirs.could_hold(need)
+        theirs = rooms.get(standing.queue) or QueueRoom(standing.queue, self._kept.queues, {})
+        rooms[standing.queue] = theirs
+        return room.keeps_out(taken, theirs, standing.need) and theirs.could_hold(standing.need)
 
     def _could_ever_fit(self, key: GangKey, standing: Standing, snapshot: Snapshot) -> bool:
         """Whether it would fit these nodes with nothing else on them. Asked once per node table and request."""
@@ -122,8 +126,8 @@ class Fairness:
 
     def went(self, key: GangKey, older: Older, result: Plan, room: QueueRoom | None) -> None:
         """A gang was let go while these wait; those that wait for quota were passed if it took some of it."""
-        taken = _taken(result)
-        passed = [o for o, s in older.items() if not s.for_quota or self._wants_quota(s, taken, room)]
+        taken, rooms = _taken(result), dict[str, QueueRoom]()
+        passed = [o for o, s in older.items() if not s.for_quota or self._wants_quota(s, taken, room, rooms)]
         self._overtaking.went(key, passed)
         self._asked_s.pop(key, None)
         self._fits_empty.pop(key, None)

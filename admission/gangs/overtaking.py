@@ -24,6 +24,7 @@ class Standing:
     request: GangRequest
     units: Mapping[str, str]  # pod uid to unit
     queue: str
+    need: Mapping[str, int]  # what its minimum takes of the queue; nothing where queues are not known
     for_quota: bool = False  # its queue lacks room, not the nodes
 
 

@@ -20,7 +20,7 @@ from admission.gangs.let_go import Letting
 from admission.gangs.overtaking import Standing
 from admission.gangs.pod_group import moved
 from admission.gangs.promised import QUEUE_LAG_S
-from admission.gangs.queue_room import QueueRoom, QueueShort
+from admission.gangs.queue_room import QueueRoom, QueueShort, least_of
 from admission.gangs.units import plan_units, short_units, unit_of, units_by_uid
 from admission.gangs.waiting_words import Waiting, behind, for_partners_unit, for_preemption, for_queue, for_unit
 from scheduler.decision import Outcome, Plan
@@ -85,7 +85,8 @@ class Turn:
             members, queue_short = room.those_that_fit(asked, units)
         else:
             members, queue_short = asked.members, None
-        standing = Standing(asked, units, self._fairness.queue_of(view))
+        need = least_of(asked, units) if room is not None else {}
+        standing = Standing(asked, units, self._fairness.queue_of(view), need)
         track.awaits_queue = queue_short is not None
         if queue_short is not None:
             track.due_s = now_s + QUEUE_LAG_S

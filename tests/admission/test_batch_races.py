@@ -68,7 +68,7 @@ async def test_a_node_that_goes_before_the_release_is_not_released_to(cluster: F
 
 async def test_a_node_that_goes_after_the_release_costs_a_nomination(cluster: FileCluster, tmp_path: Path) -> None:
     """It goes while the gates open: the nominations are withdrawn, so that Volcano looks elsewhere in the set."""
-    async with controlling(cluster, tmp_path, replan_after="36s") as controller:
+    async with controlling(cluster, tmp_path, replan_after="6s") as controller:
         keeper = interrupted(controller)
         gone: list[str] = []
 
@@ -80,7 +80,7 @@ async def test_a_node_that_goes_after_the_release_costs_a_nomination(cluster: Fi
         keeper.before = goes
         create(cluster, held("p0"), held("d0"))
         await until(lambda: "isochrone-chat" in groups(cluster) and not gated(cluster))
-        await until(lambda: reasons(cluster, "p0") == reasons(cluster, "d0") == ["Replanned"])
+        await until(lambda: "Replanned" in reasons(cluster, "p0") and "Replanned" in reasons(cluster, "d0"))
         assert nominations(cluster) == {}
         snapshot = controller.state.snapshot(0.0, 0.0)
         assert not snapshot.used.any(), "what was promised on the lost node counts nowhere"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scheduler.decision import KEEP, Candidate, Decision, PairReach, decision_id
 from scheduler.gpu_set import gpu_pick
 from scheduler.memory_policy import CardFit, CardNeed, card_fit, card_need, card_words, short_of_cards
-from scheduler.partners import partner_of
+from scheduler.partners import Deciding, Named, partner_of
 from scheduler.policy import Policy
 from scheduler.rails import off_rail
 from scheduler.request import PodRequest, ReachBound
@@ -142,7 +142,7 @@ def judge(
 
 
 def nearest_misses(
-    snapshot: Snapshot, judged: Judged, need: Need, bound: ReachBound, partners: Sequence[tuple[str, int]] = ()
+    snapshot: Snapshot, judged: Judged, need: Need, bound: ReachBound, partners: Named | Deciding = ()
 ) -> Mapping[VerdictCode, Verdict]:
     """Per verdict the node that came closest, with the numbers that make the gap. Ties go to the first name.
 
@@ -171,7 +171,8 @@ def nearest_misses(
         node = int(judged.nodes[at_best])
         partner, reach = "", None
         if partners:
-            partner, other = partner_of(table, node, partners, bound)
+            deciding = partners.of(node) if isinstance(partners, Deciding) else partners
+            partner, other = partner_of(table, node, deciding, bound)
             reach = table.reach.between(node, other, bound.size_bytes)
         misses[VerdictCode.REACH_EXCEEDED] = Verdict(
             VerdictCode.REACH_EXCEEDED,

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from scheduler.partners import other_phase
 from topology.labels import PHASES
 from topology.reach.model import ReachModel
@@ -28,8 +30,12 @@ class Standing:
 def groups_of(pods: Sequence[Standing], reach: ReachModel, size_bytes: int) -> list[list[Standing]]:
     """The stars around the nearest partners, each with its centre first. Pods without any partner are left out."""
     pods = sorted(pods, key=lambda p: (p.phase, p.name))
+    sides = {phase: _Side([(i, pod.nodes) for i, pod in enumerate(pods) if pod.phase == phase]) for phase in PHASES}
     targets = {
-        i: target for i, pod in enumerate(pods) if pod.planned and (target := _nearest(i, pods, reach, size_bytes)) >= 0
+        i: target
+        for i, pod in enumerate(pods)
+        if pod.planned
+        and (target := sides[other_phase(pod.phase)].nearest(reach, pod.nodes[0], size_bytes)) is not None
     }
     centre_of = _centres(targets)
     stars: dict[int, list[Standing]] = {}
@@ -38,11 +44,23 @@ def groups_of(pods: Sequence[Standing], reach: ReachModel, size_bytes: int) -> l
     return [stars[centre] for centre in sorted(stars)]
 
 
-def _nearest(of: int, pods: Sequence[Standing], reach: ReachModel, size_bytes: int) -> int:
-    """The pod of the other phase that is nearest wherever it stands; the first name of equals; -1 without any."""
-    row = reach.row_us(pods[of].nodes[0], size_bytes)
-    others = [i for i, pod in enumerate(pods) if pod.phase == other_phase(pods[of].phase)]
-    return min(others, key=lambda i: (max(float(row[n]) for n in pods[i].nodes), i), default=-1)
+class _Side:
+    """The pods of one phase, by number, with the nodes that each may stand on."""
+
+    def __init__(self, pods: Sequence[tuple[int, tuple[int, ...]]]) -> None:
+        self._numbers = [number for number, _ in pods]
+        self._nodes = np.array([node for _, nodes in pods for node in nodes], dtype=np.int64)
+        self._starts = np.cumsum([0, *(len(nodes) for _, nodes in pods)])[:-1]
+        self._known: dict[int, int] = {}
+
+    def nearest(self, reach: ReachModel, node: int, size_bytes: int) -> int | None:
+        """The pod that is nearest to this node wherever it stands; the first of equals; None without any."""
+        if not self._numbers:
+            return None
+        if node not in self._known:
+            us = np.maximum.reduceat(reach.row_us(node, size_bytes)[self._nodes], self._starts)
+            self._known[node] = self._numbers[int(np.argmin(us))]
+        return self._known[node]
 
 
 def _centres(targets: Mapping[int, int]) -> dict[int, int]:

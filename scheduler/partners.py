@@ -116,6 +116,9 @@ class Deciding:
         self._starts = np.array([i for i, name in enumerate(names) if not i or names[i - 1] != name], dtype=np.int64)
         self._known: dict[int, tuple[str, int]] = {}
 
+    def __len__(self) -> int:
+        return len(self._named)
+
     def of(self, node: int) -> Named:
         """The partner that decides for a pod on this node, and where it is; nobody without partners."""
         if not len(self._nodes):

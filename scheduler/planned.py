@@ -11,8 +11,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from scheduler.decision import KEEP, Decision, Outcome, PairReach, Plan, Terms
+from scheduler.decision import KEEP, Candidate, Decision, Outcome, PairReach, Plan, Terms
 from scheduler.judge import (
     Judged,
     Need,
@@ -31,7 +32,7 @@ from scheduler.rails import Placed, gang_rails
 from scheduler.request import GangRequest, PodRequest, ReachBound
 from scheduler.room_loss import lost_gpus
 from scheduler.roots import torn_share
-from scheduler.verdicts import VerdictCode
+from scheduler.verdicts import Verdict, VerdictCode
 from topology.labels import DECODE, PHASES, PREFERRED, PREFILL
 from topology.reach.isochrone_sets import NodeSet, as_requirement, isochrone_masks
 from topology.snapshot import Assumed, Snapshot
@@ -164,6 +165,10 @@ def terms_of(snapshot: Snapshot, pods: Sequence[Standing], bound: ReachBound, sm
     return Terms(float(us.max(initial=0.0)), float(us @ pods_of / pods_of.sum()) if len(us) else 0.0, lost, smaller_set)
 
 
+_Found = tuple[NDArray[np.int64], Mapping[VerdictCode, Verdict], list[Candidate]]
+"""Nodes per verdict, nearest misses and the best nodes."""
+
+
 class _Kind:
     """Members of one phase and need, judged once with everybody in place. `mine`: one uid for each node of theirs."""
 
@@ -185,6 +190,7 @@ class _Kind:
         self._judged = judge(after, need, self._reach_us, bound, policy, None, rails)
         self._counts = counts_of(self._judged)
         self._nearest = nearest_misses(after, self._judged, need, bound, partners)
+        self._on: dict[int, _Found] = {}
         # Each one's own node, without one of them on it: on different nodes they do not see each other.
         nodes = np.array(sorted(mine), dtype=np.int64)
         self._without = after.without_assumed(mine.values()) if mine else after
@@ -197,21 +203,28 @@ class _Kind:
 
     def decision(self, member: PodRequest, node: int | None) -> Decision:
         """The record of one member; on a node of its own it is judged there as if it were not there yet."""
-        now, counts, nearest = self._after, self._counts, self._nearest
-        ranked = [candidate for there, candidate in self._ranked.items() if there != node]
-        if node is not None:
-            at = int(np.searchsorted(self._own.nodes, node))
-            before, code = int(self._judged.codes[node]), int(self._own.codes[at])
-            counts = counts.copy()
-            counts[before] -= 1
-            counts[code] += 1
-            known = nearest.get(VerdictCode(before))
-            if code != VerdictCode.ELIGIBLE or (known is not None and known.node == now.table.names[node]):
-                now = now.without_assumed([member.uid])
-                nearest = nearest_misses(now, self._with(node, at), self._need, self._bound, self._partners)
-            ranked.insert(0, candidate_of(self._without, self._own, at, self._deciding.of(node), self._bound))
-        partner = self._deciding.of(node) if node is not None else ()
-        return record_of(now, member, counts, nearest, ranked[:KEEP], self._bound, partner, node)
+        if node is None:
+            ranked = list(self._ranked.values())
+            return record_of(self._after, member, self._counts, self._nearest, ranked[:KEEP], self._bound, (), None)
+        if node not in self._on:  # its twins there see what it sees
+            self._on[node] = self._found_on(member, node)
+        counts, nearest, ranked = self._on[node]
+        now = self._after if nearest is self._nearest else self._after.without_assumed([member.uid])
+        return record_of(now, member, counts, nearest, ranked, self._bound, self._deciding.of(node), node)
+
+    def _found_on(self, member: PodRequest, node: int) -> _Found:
+        now, counts, nearest = self._after, self._counts.copy(), self._nearest
+        at = int(np.searchsorted(self._own.nodes, node))
+        before, code = int(self._judged.codes[node]), int(self._own.codes[at])
+        counts[before] -= 1
+        counts[code] += 1
+        known = nearest.get(VerdictCode(before))
+        if code != VerdictCode.ELIGIBLE or (known is not None and known.node == now.table.names[node]):
+            now = now.without_assumed([member.uid])
+            nearest = nearest_misses(now, self._with(node, at), self._need, self._bound, self._deciding)
+        mine = candidate_of(self._without, self._own, at, self._deciding.of(node), self._bound)
+        others = [candidate for there, candidate in self._ranked.items() if there != node]
+        return counts, nearest, [mine, *others][:KEEP]
 
     def _with(self, node: int, at: int) -> Judged:
         """All verdicts, with this node's own one; scores are of no use any more, reach is."""

@@ -81,6 +81,25 @@ def test_stars_around_the_nearest() -> None:
     assert stars(("d0", DECODE, "a", False), ("d1", DECODE, "c", False), ("p0", PREFILL, "b", True)) == [["d0", "p0"]]
 
 
+def slow_nearest(of: Standing, others: list[Standing], table: NodeTable) -> Standing:
+    """Pod by pod, node by node."""
+    row = table.reach.row_us(of.nodes[0], PAGE)
+    return min(others, key=lambda pod: (max(float(row[n]) for n in pod.nodes), pod.name))
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(cases(), st.data())
+def test_a_pod_stands_with_its_nearest_partner(case: tuple[GangRequest, Snapshot], data: st.DataObject) -> None:
+    table = case[1].table
+    somewhere = st.lists(st.integers(0, len(table) - 1), min_size=1, max_size=2, unique=True).map(tuple)
+    lone = Standing("p", PREFILL, (data.draw(st.integers(0, len(table) - 1)),), planned=True)
+    others = [
+        Standing(f"d{i}", DECODE, tuple(sorted(data.draw(somewhere))), planned=False)
+        for i in range(data.draw(st.integers(1, 5)))
+    ]
+    assert groups_of([lone, *others], table.reach, PAGE) == [[slow_nearest(lone, others, table), lone]]
+
+
 def check_sets(made: Plan, asked: GangRequest, snapshot: Snapshot) -> None:
     """Every planned pod has a partner that is within the bound of all of its set, wherever in its own that one is."""
     table = snapshot.table

@@ -28,12 +28,15 @@ def other_phase(phase: str) -> str:
 
 def nodes_of(partners: Sequence[Partner], phase: str, table: NodeTable) -> list[NDArray[np.int64]]:
     """Node indices of each partner of a phase; partners on nodes that are not known are left out."""
-    found = []
-    for partner in partners:
-        nodes = sorted(table.index[n] for n in partner.nodes if n in table.index)
-        if partner.phase == phase and nodes:
-            found.append(np.array(nodes, dtype=np.int64))
-    return found
+    of_phase = [partner for partner in partners if partner.phase == phase]
+    known = known_nodes(of_phase, table)
+    return [np.array(nodes, dtype=np.int64) for partner in of_phase if (nodes := known[partner.nodes])]
+
+
+def known_nodes(partners: Sequence[Partner], table: NodeTable) -> dict[tuple[str, ...], tuple[int, ...]]:
+    """Indices of the nodes that the table knows, ascending, by the names; released pods of one phase share theirs."""
+    index = table.index
+    return {names: tuple(sorted(index[n] for n in names if n in index)) for names in {p.nodes for p in partners}}
 
 
 class Seen(NamedTuple):

@@ -26,7 +26,7 @@ from scheduler.judge import (
 )
 from scheduler.objective import Objective, expected_pods, taken_gpus
 from scheduler.partner_groups import Standing, groups_of, nodes_by_phase
-from scheduler.partners import Deciding, Named, other_phase, reach_to
+from scheduler.partners import Deciding, Named, known_nodes, other_phase, reach_to
 from scheduler.policy import Policy
 from scheduler.rails import Placed, gang_rails
 from scheduler.request import GangRequest, PodRequest, ReachBound
@@ -55,7 +55,13 @@ def planned(
     after = snapshot.with_assumed(
         {m.uid: Assumed(table.names[places[m.uid]], m.amounts, m.hold) for m in gang.members if m.uid in places}
     )
-    named = {phase: [(p.name, n) for p in pods if p.phase == phase for n in p.nodes] for phase in PHASES}
+    # Of pods that may stand on the same nodes the first by name speaks for all.
+    first: dict[tuple[str, tuple[int, ...]], str] = {}
+    for p in pods:
+        first[p.phase, p.nodes] = min(p.name, first.get((p.phase, p.nodes), p.name))
+    named = {
+        phase: [(name, n) for (of, nodes), name in first.items() if of == phase for n in nodes] for phase in PHASES
+    }
     alike: dict[tuple[str, int], dict[int, str]] = {}
     for m in gang.members:
         if m.uid in places:
@@ -113,11 +119,8 @@ def _off_rail(
 
 def _standing(gang: GangRequest, snapshot: Snapshot, places: Places) -> list[Standing]:
     """Partners and planned members; an unbound partner on every node that it may take."""
-    index = snapshot.table.index
-    pods = [
-        Standing(p.name, p.phase, tuple(sorted(index[n] for n in p.nodes if n in index)), planned=False)
-        for p in gang.partners
-    ]
+    known = known_nodes(gang.partners, snapshot.table)
+    pods = [Standing(p.name, p.phase, known[p.nodes], planned=False) for p in gang.partners]
     pods += [Standing(m.name, m.phase, (places[m.uid],), planned=True) for m in gang.members if m.uid in places]
     return [pod for pod in pods if pod.nodes]
 

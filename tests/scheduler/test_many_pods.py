@@ -68,7 +68,7 @@ def test_a_gang_of_a_thousand_pods_that_does_not_fit() -> None:
     assert Counter(m.phase for m in asked.members if m.uid in made.places) == {PREFILL: 500, DECODE: 524}
 
 
-@settings(unhurried, max_examples=80)
+@settings(unhurried, max_examples=60)
 @given(cases())
 def test_many_pods_have_places_exactly_when_few_have(case: tuple[GangRequest, Snapshot]) -> None:
     asked, snapshot = case
@@ -95,7 +95,7 @@ def one_by_one(asked: GangRequest, snapshot: Snapshot, made: Plan) -> int:
     return found
 
 
-@settings(unhurried, max_examples=60)
+@settings(unhurried, max_examples=40)
 @given(st.integers(0, 10_000_000))
 def test_whoever_is_left_out_would_not_have_fitted(seed: int) -> None:
     asked, snapshot = random_case(seed, "all")
@@ -113,7 +113,7 @@ def slow_reach(table: NodeTable, partners: list[NDArray[np.int64]], size: int) -
     return np.array(rows).reshape(len(rows), len(table))
 
 
-@settings(unhurried, max_examples=100)
+@settings(unhurried, max_examples=60)
 @given(cases(), st.data(), st.booleans())
 def test_what_partners_mean_for_every_node(case: tuple[GangRequest, Snapshot], data: st.DataObject, near: bool) -> None:
     table, size = case[1].table, case[0].bound.size_bytes

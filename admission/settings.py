@@ -165,7 +165,7 @@ class ControllerSettings(IsochroneSettings):
     partner_after: DurationUs = 60_000_000.0  # a gang with one phase alone says so after this long
     replan_after: WaitS = 60.0  # a released pod that is not placed by then is made anew; "off" is never
     reserve_for: WaitS = 600.0  # room is kept this long for pods that come once the others are ready; "off" keeps none
-    overtaking: Count = 10  # times a gang that waits for room may be passed
+    overtaking: Count = 10  # times a gang that waits for room or quota may be passed
     preemption: YesNo = True  # a gang of higher priority may be released for Volcano to make room
     measured_reach: str = ""  # file of measured reach, as `isochrone reach import --save` writes it; "" is none
     memory_reserve: Share = 0.15  # of each card, that nothing is planned into

@@ -33,6 +33,7 @@ from e2e.workloads import (
     PREFILL,
     Object,
     deployment,
+    leader_worker_sets,
     occupant,
     pair,
     phased,
@@ -110,6 +111,50 @@ def test_an_lws_group_of_four_runs_as_one_member(isochrone: Isochrone, cluster: 
     (group,) = cluster.api("GET", f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{namespace}/podgroups")["items"]
     assert group["spec"]["minMember"] == 5
     assert group["spec"]["subGroupPolicy"][0]["subGroupSize"] == 4
+
+
+@pytest.mark.full
+def test_a_leader_whose_worker_comes_when_it_is_ready(isochrone: Isochrone, cluster: Cluster, namespace: str) -> None:
+    """The leader is placed without its worker, whose room is kept: while the controller is away and when it is back a
+    gang that would need that room does not get it. With its worker the group is counted as a whole."""
+    cluster.create(leader_worker_sets())
+    template = {"spec": {"containers": [{"name": "w", "image": "w", "resources": resources(7)}]}}
+    parts = {"size": 2, "workerTemplate": template}
+    spec: Object = {"replicas": 1, "startupPolicy": "LeaderReady", "leaderWorkerTemplate": parts}
+    owner = {"apiVersion": f"{LWS.split('.')[0]}.x-k8s.io/v1", "kind": "LeaderWorkerSet"}
+    path = f"/apis/{owner['apiVersion']}/namespaces/{namespace}/leaderworkersets"
+    cluster.wait_for(lambda: cluster.client.request("GET", path)[0] == 200, LIMIT_S, "the kind is served")
+    made = cluster.api("POST", path, {**owner, "metadata": {"name": "engine"}, "spec": spec})
+    start_anew(isochrone)  # else it looks for the kind every half minute only
+    reference = {**owner, "name": "engine", "uid": made["metadata"]["uid"], "controller": True}
+
+    def of(worker: int) -> Object:
+        pod = group_pod("engine", 0, worker, 2, 7)
+        pod["metadata"]["ownerReferences"] = [reference]
+        return pod
+
+    cluster.create(phased(PREFILL, gpus=7), namespace)
+    cluster.create(of(0), namespace)
+    print(f"two pods bound after {bound_after(cluster, namespace, 2):.2f} s")
+    groups = f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{namespace}/podgroups"
+    (group,) = cluster.api("GET", groups)["items"]
+    assert group["spec"]["minMember"] == 2
+    assert "subGroupPolicy" not in group["spec"]
+    start_anew(isochrone)
+    for item in pair("other", gpus=7):
+        cluster.create(item, namespace)
+    other = f"{GANG}=other"
+    stays(cluster, lambda: not bound_pods(cluster, namespace, other), LOOK_S, "one of two free nodes is kept")
+    cluster.create(of(1), namespace)
+    print(f"the worker bound after {bound_after(cluster, namespace, 3, selector=f'{GANG}=chat'):.2f} s")
+    all_within(cluster, namespace, at_least=2)
+    assert not bound_pods(cluster, namespace, other)
+
+    def counted_whole() -> bool:
+        (now,) = [g for g in cluster.api("GET", groups)["items"] if g["metadata"]["name"] == "isochrone-chat"]
+        return bool(now["spec"]["minMember"] == 3 and now["spec"].get("subGroupPolicy"))
+
+    cluster.wait_for(counted_whole, LIMIT_S, "the group is counted as a whole")
 
 
 def kthena_pod(role: str, worker: int, size: int, gpus: int) -> Object:

@@ -110,3 +110,13 @@ def occupant(node: str, gpus: int) -> Object:
     item = pod(f"occupant-{node}", gpus=gpus, scheduler="by-hand")
     item["spec"]["nodeName"] = node
     return item
+
+
+def leader_worker_sets() -> Object:
+    """The kind, with as much of its form as is read; no controller stands behind it."""
+    anything = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": anything}}
+    names = {"plural": "leaderworkersets", "singular": "leaderworkerset", "kind": "LeaderWorkerSet"}
+    spec = {"group": "leaderworkerset.x-k8s.io", "scope": "Namespaced", "names": names, "versions": [version]}
+    meta = {"name": "leaderworkersets.leaderworkerset.x-k8s.io"}
+    return {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": meta, "spec": spec}

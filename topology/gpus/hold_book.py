@@ -18,20 +18,22 @@ MOST_CHANGED: Final = 512
 class HoldBook(Mapping[str, NodeHolds]):
     """Holds by node name; a node without any is not in it."""
 
-    __slots__ = ("_base", "_before", "_changed", "_size")
+    __slots__ = ("_base", "_before", "_changed", "_most", "_size")
     _before: tuple[Mapping[str, NodeHolds], frozenset[str]]  # the shared part before this one, and where it differs
     _base: Mapping[str, NodeHolds]
     _changed: dict[str, NodeHolds | None]
     _size: int
+    _most: int
 
     def __init__(self, of: Mapping[str, NodeHolds] | None = None) -> None:
         """A copy of what is given; changes to one are none to the other."""
         if isinstance(of, HoldBook):
             self._base, self._before, self._size = of._base, of._before, of._size
-            self._changed = dict(of._changed)
+            # What a copy adds is a session's few pods: folding for their sake would be done again in every copy.
+            self._changed, self._most = dict(of._changed), 2 * MOST_CHANGED
         else:
             self._base, self._before, self._changed = dict(of or {}), ({}, frozenset()), {}
-            self._size = len(self._base)
+            self._size, self._most = len(self._base), MOST_CHANGED
 
     def __getitem__(self, node: str) -> NodeHolds:
         found = self.get(node)
@@ -58,7 +60,7 @@ class HoldBook(Mapping[str, NodeHolds]):
         kept = after if after.holds else None
         self._size += (kept is not None) - (before is not None)
         self._changed[node] = kept
-        if len(self._changed) > MOST_CHANGED:
+        if len(self._changed) > self._most:
             self._before = self._base, frozenset(self._changed)
             self._base, self._changed = dict(self), {}
 

@@ -4,6 +4,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -39,24 +40,22 @@ def own_address() -> str:
 
 @contextmanager
 def service(cluster: Cluster, port: int) -> Iterator[None]:
-    """The chart's Service, with this machine in the place of a pod; `port` is the controller's on the loopback."""
-    address = own_address()
+    """The chart's Service, with this machine as its pod; `port` is the controller's on the loopback.
+
+    The API server proxies only to addresses that a Pod object has (its service registry, isValidAddress).
+    """
+    address, meta = own_address(), {"name": CONTROLLER}
+    spec = {"schedulerName": "nobody", "containers": [{"name": "controller", "image": "isochrone"}]}
+    cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, NAMESPACE)
+    status = {"status": {"podIP": address, "podIPs": [{"ip": address}]}}
+    path = f"/api/v1/namespaces/{NAMESPACE}/pods/{CONTROLLER}/status"
+    cluster.api("PATCH", path, status, "application/merge-patch+json")
     ports = [{"name": "metrics", "port": 8081, "targetPort": port}]
-    meta = {"name": CONTROLLER}
     cluster.create({"apiVersion": "v1", "kind": "Service", "metadata": meta, "spec": {"ports": ports}}, NAMESPACE)
-    there = {"addresses": [{"ip": address}], "ports": [{"name": "metrics", "port": port}]}
-    # Which of both the API server asks depends on its version.
-    old = {"apiVersion": "v1", "kind": "Endpoints", "metadata": meta, "subsets": [there]}
-    cluster.api("POST", f"/api/v1/namespaces/{NAMESPACE}/endpoints", old)
-    new = {
-        "apiVersion": "discovery.k8s.io/v1",
-        "kind": "EndpointSlice",
-        "metadata": {"name": CONTROLLER, "labels": {"kubernetes.io/service-name": CONTROLLER}},
-        "addressType": "IPv4",
-        "endpoints": [{"addresses": [address]}],
-        "ports": there["ports"],
-    }
-    cluster.create(new, NAMESPACE)
+    target = {"kind": "Pod", "name": CONTROLLER, "namespace": NAMESPACE}
+    there = {"addresses": [{"ip": address, "targetRef": target}], "ports": [{"name": "metrics", "port": port}]}
+    endpoints = {"apiVersion": "v1", "kind": "Endpoints", "metadata": meta, "subsets": [there]}
+    cluster.api("POST", f"/api/v1/namespaces/{NAMESPACE}/endpoints", endpoints)
     way = ProbeWay(address, "127.0.0.1", port)
     try:
         yield
@@ -121,8 +120,12 @@ def test_a_reader_sees_what_the_agent_sees(cluster_factory: ClusterFactory, tmp_
         without = shown(reader)
         assert "no right to get services/proxy" in without["warnings"][-1]
         bind(cluster, "Role", "isochrone-topology-reader", "reader")
-        cluster.wait_for(lambda: len(shown(reader)["nics"]) == 8, LIMIT_S, "the agent's facts")
         said = shown(reader)
+        until = time.monotonic() + LIMIT_S
+        while len(said["nics"]) != 8:
+            assert time.monotonic() < until, said["warnings"]
+            time.sleep(1)  # the agent's first report is on its way
+            said = shown(reader)
     assert [gpu["name"] for gpu in said["gpus"]] == [f"GPU{n}" for n in range(8)]
     assert {"a": "GPU0", "b": "GPU1", "kind": "NV18"} in said["links"]
     assert {gpu["numa"] for gpu in said["gpus"]} == {0, 1}

@@ -23,7 +23,7 @@ demo: $(STAMP) ## Show what Isochrone does, on this terminal
 
 test: $(STAMP) ## All tests but the longest: unit, and against a real API server and Volcano on loopback (the first run builds them)
 	@$(BIN)/python -m e2e.stack build
-	@$(BIN)/pytest -n auto --dist loadgroup -m "not full" tests; unit=$$?; $(BIN)/pytest -m "not full" e2e && exit $$unit
+	@$(BIN)/pytest -n auto --dist loadfile -m "not full" tests; unit=$$?; $(BIN)/pytest -m "not full" e2e && exit $$unit
 
 check: $(STAMP) ## Format, lint, types, import contracts, file length
 	@$(BIN)/ruff format --check .

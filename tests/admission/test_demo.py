@@ -22,9 +22,6 @@ from admission.demo.report import WIDTH, Report
 from admission.demo.services import NotReadyError, Services
 from topology.labels import GROUP_NAME
 
-# One run of the demo for the whole file, however many processes run the tests.
-pytestmark = pytest.mark.xdist_group("demo")
-
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 250
 POD = {"metadata": {"generateName": "p-", "namespace": "team"}, "spec": {"containers": [{"name": "c"}]}}

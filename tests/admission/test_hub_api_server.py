@@ -38,8 +38,7 @@ from topology.objects import Node
 from topology.reach.hardware_links import SeenLinks
 from topology.reach.sources import Sources
 
-# One API server for the whole file, however many processes run the tests.
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("hub")]
+pytestmark = pytest.mark.e2e
 
 HUB_NAME = f"{CONTROLLER}.{NAMESPACE}.svc"
 AGENT = ControllerSettings().agent_account

@@ -20,8 +20,7 @@ from e2e.stack.processes import LIMIT_S
 from manifests.render import INSTALL
 from topology.labels import DECISION, ENABLED, GANG, PHASE, PLACEMENT, REACH
 
-# One API server for the whole file, however many processes run the tests.
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("selection")]
+pytestmark = pytest.mark.e2e
 
 GPU = {"limits": {"nvidia.com/gpu": "1"}}
 CPU = {"requests": {"cpu": "1"}}

@@ -172,6 +172,8 @@ def admit(
         for each in found:
             for line in reader.lines(each):
                 typer.echo(line)
+        for line in reader.to_enable(found):
+            typer.echo(line)
         typer.echo(reader.summary(found, len(read)))
     if any(each.tagging.denied for each in found):
         raise typer.Exit(1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from admission.commands.admit import admitted, lines, summary
+from admission.commands.admit import admitted, lines, summary, to_enable
 from admission.recognition.signals import ROWS
 from admission.templates.manifest_file import documents
 from docs.marked_page import keep
@@ -51,7 +51,7 @@ def sample() -> list[str]:
     """A manifest and what `isochrone admit` prints for it."""
     read = documents(SAMPLE, "chat.yaml")
     found = admitted(read)
-    printed = [line for entry in found for line in lines(entry)]
+    printed = [line for entry in found for line in lines(entry)] + list(to_enable(found))
     return ["```yaml", SAMPLE.rstrip(), "```", "", "```text", *printed, summary(found, len(read)), "```"]
 
 

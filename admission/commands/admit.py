@@ -1,13 +1,15 @@
 """What the webhook would say about every pod template of a manifest, without a cluster.
 
-The same reading as in the webhook, for a namespace that is enabled: templates in, one entry each out, as lines for
-people or as JSON. Pods are read as their controller or operator would create them. It must never know files.
+The same selectors and the same reading as of the webhook: templates in, one entry each out, as lines for people or as
+JSON. Where a namespace's labels are not known, what would become of the pod if it is enabled, and that "if" with it.
+Pods are read as their controller or operator would create them. It must never know files.
 """
 
 from __future__ import annotations
 
+import difflib
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -18,16 +20,17 @@ from admission.recognition.existing_group import existing_group
 from admission.recognition.key_places import on_owner
 from admission.recognition.readings import readings_of
 from admission.recognition.signals import BUILT_IN, Rules
+from admission.templates.looked_at import ENABLED, Looked, Looks, known_namespaces, looked_at, not_strings
 from admission.templates.manifest_file import Document
 from admission.templates.operator_templates import reader_of
 from admission.templates.pod_templates import PodTemplate, anywhere, mapping, of_workload
 from admission.templates.role_groups import is_production_stack, production_stack, role_based_group
-from admission.webhook.tagging import Entry, Tagging, asks_by_label, tag
+from admission.webhook.tagging import Entry, Tagging, tag
 from topology import labels
 from topology.objects import Pod
 
 DEFAULT_NAMESPACE: Final = "default"
-_NO_GPU: Final = f"asks for no GPU: it reaches the webhook only with the label {labels.PHASE} or {labels.GANG}"
+_NO_GPU: Final = f"it asks for no GPU and has no label {labels.PHASE} or {labels.GANG}; with one"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +45,7 @@ class Admitted:
     unit: str
     size: int
     warnings: tuple[str, ...]
+    looked: Looked
 
     @property
     def phase(self) -> str | None:
@@ -51,6 +55,11 @@ class Admitted:
         without_gang = bool(self.tagging.warnings) and not self.tagging.denied
         return self.tagging.phase or (self.reading.phase if without_gang else None)
 
+    @property
+    def conditional(self) -> bool:
+        """Something would become of it, but only in a namespace that is enabled."""
+        return self.looked.looks is Looks.IF_ENABLED and bool(self.tagging.phase or self.tagging.denied)
+
     def as_json(self) -> dict[str, Any]:
         """The shape that docs/recognition.md promises."""
         return {
@@ -58,6 +67,7 @@ class Admitted:
             "namespace": self.template.namespace,
             "name": self.template.name,
             "template": self.template.template,
+            "looked_at": str(self.looked.looks),
             "phase": self.phase,
             "gang": self.tagging.gang,
             "existing_group": self.existing_group,
@@ -90,7 +100,8 @@ def admitted(
     documents: Sequence[Document], namespace: str = DEFAULT_NAMESPACE, rules: Rules = BUILT_IN
 ) -> list[Admitted]:
     """One entry a pod template, in the order of the documents. Raises BadInput for a template that is no pod."""
-    found = [_entry(template, rules, each) for each in documents for template in templates(each, namespace)]
+    known = known_namespaces(documents)
+    found = [_entry(template, rules, each, known) for each in documents for template in templates(each, namespace)]
     gangs, units = defaultdict[str, list[Admitted]](list), defaultdict[tuple[str, str], list[Admitted]](list)
     for each in found:
         if each.tagging.gang:
@@ -104,6 +115,7 @@ def admitted(
                 *each.warnings,
                 *_too_few(each, gangs[each.tagging.gang or ""]),
                 *_elsewhere(each, gangs[each.tagging.gang or ""]),
+                *_alone(each, found),
                 *_half(each, units[each.template.namespace, each.unit]),
             ),
         )
@@ -111,15 +123,22 @@ def admitted(
     ]
 
 
-def _entry(template: PodTemplate, rules: Rules, document: Document) -> Admitted:
-    pod = template.pod
-    asks = asks_by_label(pod)
-    tagging = tag(pod, template.namespace, Entry.LABELLED if asks else Entry.NAMESPACE, rules)
+def _entry(template: PodTemplate, rules: Rules, document: Document, known: Mapping[str, Mapping[str, str]]) -> Admitted:
+    pod, namespace = template.pod, template.namespace
+    looked = looked_at(pod, namespace, known)
+    labelled = labels.PHASE in (pod.metadata.labels or {}) or labels.GANG in (pod.metadata.labels or {})
+    unread = [] if is_production_stack(document.content) else _not_strings(document, template)
+    if unread:
+        tagging = Tagging(namespace, denied=" ".join(f"{each}." for each in unread))
+    elif looked.looks is Looks.NO:
+        tagging = Tagging(namespace)
+    else:
+        tagging = tag(pod, namespace, Entry.LABELLED if labelled else Entry.NAMESPACE, rules)
+    if tagging.phase and not labelled and not _wants_gpu(pod):
+        looked = Looked(Looks.NO, _NO_GPU)
     group = existing_group(pod)
     warnings = [tagging.denied] if tagging.denied else []
     warnings += [*tagging.warnings, *template.notes, *on_owner(document.content, template.raw)]
-    if tagging.phase and not asks and not _wants_gpu(pod):
-        warnings.append(_NO_GPU)
     return Admitted(
         template,
         tagging,
@@ -129,7 +148,14 @@ def _entry(template: PodTemplate, rules: Rules, document: Document) -> Admitted:
         unit_of(pod),
         size_of(pod),
         tuple(warnings),
+        looked,
     )
+
+
+def _not_strings(document: Document, template: PodTemplate) -> list[str]:
+    """What the API server refuses before any webhook is asked."""
+    own = not_strings(mapping(document.content.get("metadata")))
+    return list(dict.fromkeys((*own, *not_strings(mapping(template.raw.get("metadata"))))))
 
 
 def _half(entry: Admitted, unit: Sequence[Admitted]) -> Iterator[str]:
@@ -154,6 +180,31 @@ def _elsewhere(entry: Admitted, all_: Sequence[Admitted]) -> Iterator[str]:
         return
     for other in sorted({_group(each)[0] for each in all_ if _group(each)[1] == gang and _group(each)[2] != phase}):
         yield f"gang {gang} is in namespace {other} too: gangs do not reach over namespaces, these are two"
+
+
+def _alone(entry: Admitted, all_: Sequence[Admitted]) -> Iterator[str]:
+    """A gang of one phase, told once: the other half comes from elsewhere, or one of two names is misspelt.
+
+    Of one template alone it is no news.
+    """
+    namespace, gang, phase = _group(entry)
+    if gang is None or phase is None or len(all_) < 2:
+        return
+    if next(each for each in all_ if _group(each)[:2] == (namespace, gang)) is not entry:
+        return
+    phases = {
+        name: {_group(each)[2] for each in all_ if _group(each)[:2] == (namespace, name)}
+        for name in sorted({each.tagging.gang for each in all_ if each.tagging.gang and _group(each)[0] == namespace})
+    }
+    if len(phases[gang]) > 1:
+        return
+    other = labels.DECODE if phase == labels.PREFILL else labels.PREFILL
+    lone = [name for name in phases if phases[name] == {other}]
+    close = difflib.get_close_matches(gang, lone, n=1, cutoff=0.6) or lone[: len(lone) == 1]
+    waits = "waits for them" if entry.tagging.mode == labels.REQUIRED else "has no partner without them"
+    yield f"gang {gang} has only {phase} pods here; its {other} pods must come from elsewhere: it {waits}" + (
+        f"; gang {close[0]} has only {other} pods: did you mean one gang?" if close else ""
+    )
 
 
 def _too_few(entry: Admitted, all_: Sequence[Admitted]) -> Iterator[str]:
@@ -193,9 +244,15 @@ def lines(entry: Admitted) -> Iterator[str]:
     template, tagging = entry.template, entry.tagging
     part = f" {template.template}" if template.template else ""
     head = f"{template.kind} {template.namespace}/{template.name}{part}: "
+    if entry.conditional:
+        head += f"{entry.looked.why}: "
     if tagging.denied:
         yield head + "refused"
+    elif entry.looked.looks is Looks.NO and not tagging.phase:
+        yield head + f"not looked at: {entry.looked.why}"
     elif tagging.phase:
+        if entry.looked.looks is Looks.NO:
+            head += f"not looked at: {entry.looked.why}: "
         held = "held until its gang has a place" if tagging.mode == labels.REQUIRED else "labelled, not held"
         yield head + f"{tagging.phase} of gang {tagging.gang}, {held}"
     elif entry.reading.mixed:
@@ -220,8 +277,17 @@ def lines(entry: Admitted) -> Iterator[str]:
         yield f"  note    {warning}"
 
 
+def to_enable(found: Sequence[Admitted]) -> Iterator[str]:
+    """How the namespaces are enabled without which pods are not looked at; nothing where every pod is."""
+    for namespace in sorted({each.template.namespace for each in found if each.conditional}):
+        yield f"Unless it has {ENABLED}, pods without a label of ours are not looked at in namespace {namespace}:"
+        yield f"  kubectl label namespace {namespace} {ENABLED}"
+
+
 def summary(found: Sequence[Admitted], objects: int) -> str:
     """The last line: how much was read and what came of it."""
-    tagged = sum(1 for each in found if each.tagging.phase)
-    gangs = len({(each.tagging.namespace, each.tagging.gang) for each in found if each.tagging.gang})
-    return f"objects: {objects}, pod templates: {len(found)}, tagged: {tagged}, gangs: {gangs}"
+    tagged = [each for each in found if each.tagging.phase and each.looked.looks is not Looks.NO]
+    gangs = len({(each.tagging.namespace, each.tagging.gang) for each in tagged if each.tagging.gang})
+    unsure = sum(1 for each in tagged if each.conditional)
+    told = f"{len(tagged)} ({unsure} only in an enabled namespace)" if unsure else f"{len(tagged)}"
+    return f"objects: {objects}, pod templates: {len(found)}, tagged: {told}, gangs: {gangs}"

@@ -16,6 +16,7 @@ import yaml
 from admission.controller.agent_identity import AUDIENCE
 from admission.recognition.rule_file import read_rules
 from admission.settings import ControllerSettings
+from admission.templates.looked_at import EXCLUDED
 from manifests.render import CHART, INSTALL, find_helm, render
 from scheduler.volcano_conf import stanza
 from topology.agent.settings import AgentSettings
@@ -226,6 +227,12 @@ def test_in_enabled_namespaces_only_gpu_pods_come() -> None:
     assert list(conditions) == ["not-placed", "asks-for-gpu"]
     for part in ("resourceClaims", "initContainers", "nvidia.com/", "contains('gpu')", "isochrone.dev/"):
         assert part in conditions["asks-for-gpu"]
+
+
+def test_admit_knows_the_namespaces_that_the_chart_excludes() -> None:
+    for hook in webhooks(installed()).values():
+        (other,) = [each for each in expressions(hook, "namespaceSelector") if each["operator"] == "NotIn"]
+        assert tuple(other["values"]) == EXCLUDED
 
 
 def test_the_validating_part_is_shown_owners_alone_and_is_no_condition_for_anything() -> None:

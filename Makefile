@@ -1,4 +1,4 @@
-# Needs make, Python 3.11 or newer and a C compiler; everything else is fetched into .venv and the user's cache folder.
+# Needs make and Python 3.11 or newer, the tests a C compiler too; everything else is fetched into .venv and the user's cache folder.
 PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin

@@ -33,6 +33,20 @@ BlockName=rack1 Nodes=gpu[001-002]
 """
 
 
+FABRIC = """\
+Switch\t3 "S-a1"\t\t# "MF0;leaf1:MQM9700/U1" enhanced port 0 lid 1 lmc 0
+[1]\t"H-b1"[1](b1)\t\t# "gpu001 mlx5_0" lid 5 4xNDR
+[2]\t"S-c1"[1]\t\t# "MF0;spine1:MQM9700/U1" lid 3 4xNDR
+[3]\t"S-c1"[2]\t\t# "MF0;spine1:MQM9700/U1" lid 3 4xNDR
+[4]\t"S-c2"[1]\t\t# "MF0;spine2:MQM9700/U1" lid 4 4xNDR
+
+Switch\t3 "S-a2"\t\t# "MF0;leaf2:MQM9700/U1" enhanced port 0 lid 2 lmc 0
+[1]\t"H-b2"[1](b2)\t\t# "gpu002 mlx5_0" lid 6 4xNDR
+[2]\t"S-c1"[3]\t\t# "MF0;spine1:MQM9700/U1" lid 3 4xNDR
+[3]\t"S-c2"[2]\t\t# "MF0;spine2:MQM9700/U1" lid 4 4xNDR
+"""
+
+
 def labels() -> list[str]:
     """One row a scheme, one a key for NVLink domains."""
     rows = ["| scheme | nearest tier first |", "|---|---|"]
@@ -56,5 +70,14 @@ def imported(text: str) -> list[str]:
 
 if __name__ == "__main__":
     raise SystemExit(
-        keep(PAGE, {"labels": labels(), "show": shown(MATRIX), "import": imported(MATRIX), "cluster": shown(SLURM)})
+        keep(
+            PAGE,
+            {
+                "labels": labels(),
+                "show": shown(MATRIX),
+                "import": imported(MATRIX),
+                "cluster": shown(SLURM),
+                "fabric": shown(FABRIC),
+            },
+        )
     )

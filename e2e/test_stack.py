@@ -183,9 +183,15 @@ def test_up_ends_clean_by_any_signal(stack_bin: Stack, number: signal.Signals) -
     assert_nothing_left(workdir)
 
 
-def test_up_ends_with_its_parent(stack_bin: Stack) -> None:
+def test_up_schedules_pods_that_name_no_scheduler_and_ends_with_its_parent(stack_bin: Stack) -> None:
     parent, workdir = start_up([sys.executable, "-c", f"import subprocess; subprocess.run({UP!r})"])
     assert processes_naming(str(workdir))
-    parent.kill()
+    kubectl = [str(stack_bin.bin("kubectl")), f"--kubeconfig={workdir / 'kubeconfigs' / 'admin.yaml'}"]
+    try:
+        subprocess.run([*kubectl, "run", "router", "--image=router"], check=True, timeout=LIMIT_S)
+        scheduled = [*kubectl, "wait", "pod/router", "--for=condition=PodScheduled", f"--timeout={LIMIT_S:.0f}s"]
+        subprocess.run(scheduled, check=True, timeout=2 * LIMIT_S)
+    finally:
+        parent.kill()
     parent.wait(LIMIT_S)
     assert_nothing_left(workdir)

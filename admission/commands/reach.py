@@ -22,7 +22,7 @@ from topology.clock import parse_rfc3339_s
 from topology.measured.file import merged, parse_place, read_measured_file, write_measured_file
 from topology.measured.importing import samples_of
 from topology.measured.measurement import MAX_TEXT_CHARS, Readout
-from topology.measured.show import COLUMNS, group_line, readout_json, row_of
+from topology.measured.show import COLUMNS, group_line, readout_json, row_of, saved_line
 from topology.measured.store import Pair
 from topology.measured.values import Place, Sample
 from topology.readers.measurements import read_measurements
@@ -61,14 +61,35 @@ def import_(
     """
     if output not in ("table", "json"):
         raise BadInput("--output", output, "use table or json")
-    readouts = [(file, _read(file, operation)) for file in files]
-    if save:
-        _save(save, readouts, _ends(from_, to), _time_s(time), _valid_s(valid))
-    if output == "json":
+    wanted = (_ends(from_, to), _time_s(time), _valid_s(valid)) if save else None
+    readouts, refused = _all(files, operation)
+    if output == "json" and readouts:
         typer.echo(json.dumps([readout_json(file, readout) for file, readout in readouts], indent=1))
-        return
-    for file, readout in readouts:
-        _print(file, readout)
+    elif output == "table":
+        for file, readout in readouts:
+            _print(file, readout)
+    if refused:
+        # Half an import would be a lie that nobody sees: the others are shown, and none is saved.
+        for bad in refused[:-1]:
+            sys.stderr.write(f"isochrone: {bad}\n")
+        if save:
+            sys.stderr.write(f"isochrone: {save}: nothing was saved\n")
+        raise refused[-1]
+    if wanted is not None:
+        for line in _save(save, readouts, *wanted):
+            typer.echo(line, err=output == "json")
+
+
+def _all(files: Sequence[str], operation: str) -> tuple[list[tuple[str, Readout]], list[BadInput]]:
+    """What each readable file holds, and why others cannot be read."""
+    readouts: list[tuple[str, Readout]] = []
+    refused: list[BadInput] = []
+    for file in files:
+        try:
+            readouts.append((file, _read(file, operation)))
+        except BadInput as bad:
+            refused.append(bad)
+    return readouts, refused
 
 
 def _read(file: str, operation: str) -> Readout:
@@ -106,16 +127,18 @@ def _save(
     ends: tuple[Place, Place] | None,
     time_s: float,
     valid_s: float,
-) -> None:
-    """The file with the new values in it, replaced as a whole."""
+) -> list[str]:
+    """The file with the new values in it, replaced as a whole. One line a readout: what went into it."""
     path = Path(file)
     found = read_measured_file(path.read_bytes()) if path.exists() else {}
     held: dict[Pair, Sequence[Sample]] = {**found}
+    lines: list[str] = []
     for name, readout in readouts:
         try:
             new = samples_of(readout, ends, time_s, valid_s)
         except BadInput as bad:
             raise BadInput(f"{name}: {bad.field}", bad.value, bad.allowed) from None
+        lines.append(f"{name} to {saved_line(file, readout, new, len(held.keys() & new.keys()))}")
         held = merged(held, new)
     aside = path.with_name(path.name + ".new")
     try:
@@ -123,6 +146,7 @@ def _save(
         aside.replace(path)
     except OSError as error:
         raise BadInput("--save", file, f"it cannot be written: {error.strerror}") from None
+    return lines
 
 
 def _text(file: str) -> tuple[str, str]:

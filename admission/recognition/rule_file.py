@@ -19,6 +19,7 @@ from typing import Annotated, Any, Final, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic_core import ErrorDetails, PydanticCustomError
 
 from admission.recognition.command_line import EngineCall
 from admission.recognition.evidence import Confidence, Finding, Look, Row, Says
@@ -48,8 +49,9 @@ class _Rule(BaseModel):
 
     @model_validator(mode="after")
     def _one_place(self) -> _Rule:
-        if sum(getattr(self, where) is not None for where in _WHERE) != 1:
-            raise ValueError(f"give one of {', '.join(_WHERE)}")
+        given = [where for where in _WHERE if getattr(self, where) is not None]
+        if len(given) != 1:
+            raise PydanticCustomError("places", " and ".join(given) or "nowhere")
         return self
 
 
@@ -77,27 +79,54 @@ def read_rules(text: str, file: str) -> Rules:
     try:
         given = _File.model_validate(loaded)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_context=False)[0]
-        at = ".".join(str(part) for part in first["loc"])
-        raise BadInput(f"{file}: {at}" if at else file, _shown(first["input"]), _allowed(first["msg"])) from None
+        raise _refused(file, error.errors(include_url=False)[0]) from None
     names = {row.name for row in ROWS if row.rank != _OWN}
     for name in given.disable:
         if name not in names:
-            raise BadInput(f"{file}: disable", name, f"use a row's name: {', '.join(sorted(names))}")
+            known = ", ".join(f'"{each}"' for each in sorted(names))  # some hold commas
+            raise BadInput(f"{file}: disable", name, f"use the name of a row: {known}")
     rows = [row for row in ROWS if row.name not in given.disable] + [_row(rule) for rule in given.rules]
     # Rows of equal rank keep this order: the file's before the built-in one.
     rows.sort(key=lambda row: (row.rank, row in ROWS))
     return Rules(tuple(rows), None if given.mixed == "leave" else given.mixed)
 
 
+def _refused(file: str, error: ErrorDetails) -> BadInput:
+    """pydantic's first error as our sentence: where, what stands there, what may stand there."""
+    inside = next((part for part in error["loc"] if part in _File.model_fields), "")
+    kind, given = error["type"], error["input"]
+    loc = error["loc"][:-1] if kind == "missing" else error["loc"]
+    at = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc if part != "[key]").lstrip(".")
+    field = f"{file}: {at}" if at else file
+    keys = f"name, values, confidence and one of {', '.join(_WHERE)}" if inside == "rules" else "disable, mixed, rules"
+    context = error.get("ctx") or {}
+    if kind == "missing":
+        return BadInput(f"{field}.{error['loc'][-1]}", "missing", f"a rule has {keys}")
+    if kind == "places":
+        return BadInput(f"{field}: where it looks", error["msg"], f"give one of {', '.join(_WHERE)}")
+    if kind == "extra_forbidden":
+        return BadInput(field, _shown(given), f"there is no such key; the keys are {keys}")
+    if kind in ("model_type", "model_attributes_type", "dict_type"):
+        allowed = "it must map values to phases" if "values" in error["loc"] else f"it must be a mapping with {keys}"
+    elif kind == "list_type":
+        allowed = "it must be a list"
+    elif kind == "string_type":
+        allowed = "it must be text: put it in quotes"
+    elif kind == "literal_error":
+        allowed = f"use {context['expected'].replace(chr(39), '')}"
+    elif "min_length" in context:
+        allowed = "it must not be empty"
+    elif "max_length" in context:
+        allowed = f"at most {context['max_length']} {'characters' if kind.startswith('string') else 'entries'} are read"
+    else:
+        allowed = error["msg"][:1].lower() + error["msg"][1:]
+    return BadInput(field, _shown(given), allowed)
+
+
 def _shown(value: Any) -> Any:
-    return value if isinstance(value, str | int | float | bool) or value is None else type(value).__name__
-
-
-def _allowed(message: str) -> str:
-    """pydantic's words as the end of our sentence."""
-    plain = message.removeprefix("Value error, ")
-    return plain[:1].lower() + plain[1:]
+    if isinstance(value, dict | list):
+        return "empty" if not value else "a mapping" if isinstance(value, dict) else "a list"
+    return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 
 def _row(rule: _Rule) -> Row:

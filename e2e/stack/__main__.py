@@ -15,6 +15,9 @@ from e2e.stack.gotool import BuildError
 from e2e.stack.nodes import grid
 from e2e.stack.pin import pin_all
 
+SCHEDULES_FOR = ("volcano", "default-scheduler")
+"""kube-scheduler is not in the stack: Volcano takes pods that name no scheduler too, so that none waits for ever."""
+
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, help=__doc__)
@@ -64,7 +67,7 @@ def up(
     for number in ENDING:
         signal.signal(number, _end)
     try:
-        with Cluster(grid(nodes) if nodes else [], name="up", audit=audit) as cluster:
+        with Cluster(grid(nodes) if nodes else [], name="up", audit=audit, schedules_for=SCHEDULES_FOR) as cluster:
             installed = ""
             if isochrone:
                 from e2e.stack import isochrone as product
@@ -72,6 +75,8 @@ def up(
                 product.install(cluster)
                 installed = " with Isochrone"
             say(f"{nodes} nodes{installed}, ready after {cluster.since_start():.1f} s; Ctrl-C ends it")
+            say("in another terminal, with the kubectl that was built for it:")
+            say(f"  export KUBECONFIG={cluster.kubeconfig} PATH={cluster.bin('kubectl').parent}:$PATH")
             print(f"KUBECONFIG={cluster.kubeconfig}", flush=True)
             stay(cluster, parent)
     except Ended:

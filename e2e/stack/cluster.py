@@ -40,13 +40,18 @@ class Cluster(ControlPlane):
         audit: bool = False,
         scheduler_verbosity: int = 3,
         scheduler_flags: Sequence[str] = (),
+        schedules_for: Sequence[str] = (),
         stack: Stack | None = None,
     ) -> None:
-        """`conf` is the scheduler conf's text; `name` names the folder under build/logs when something fails."""
+        """`conf` is the scheduler conf's text; `name` names the folder under build/logs when something fails.
+
+        `schedules_for`: the scheduler names whose pods Volcano takes, when not `volcano` alone.
+        """
         super().__init__(stack or build(), name, audit)
         self._nodes = list(nodes)
         self._verbosity = scheduler_verbosity
-        self._scheduler_flags = list(scheduler_flags)
+        self._named = flags.schedules_for(schedules_for)
+        self._scheduler_flags = [*self._named, *scheduler_flags]
         self._conf_path = self.workdir / "scheduler" / "volcano-scheduler.conf"
         self._metrics_port = 0
         self._write_conf(scheduler_conf() if conf is None else conf)
@@ -123,7 +128,7 @@ class Cluster(ControlPlane):
         health, controllers_health = self.ports.take(), self.ports.take()
         self._metrics_port = self.ports.take()
         config = self.kubeconfig.with_name("volcano-controllers.yaml")
-        argv = flags.vc_controller_manager(self.bin("vc-controller-manager"), controllers_health, config)
+        argv = flags.vc_controller_manager(self.bin("vc-controller-manager"), controllers_health, config, self._named)
         self.start_process("vc-controller-manager", argv, quick_kill=True)
         argv = flags.vc_scheduler(
             self.bin("vc-scheduler"),

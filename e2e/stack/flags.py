@@ -4,6 +4,7 @@ Speed on two cores is bought only where it costs no truth: throw-away durability
 controllers that nothing here uses. Authorisation, service accounts and admission are real.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -148,7 +149,12 @@ def kube_controller_manager(binary: Path, port: int, kubeconfig: Path, files: Se
     ]
 
 
-def vc_controller_manager(binary: Path, port: int, kubeconfig: Path) -> list[str]:
+def schedules_for(names: Sequence[str]) -> list[str]:
+    """Whose pods Volcano's two programs take, by `spec.schedulerName`; without it those of `volcano` alone."""
+    return [f"--scheduler-name={name}" for name in names]
+
+
+def vc_controller_manager(binary: Path, port: int, kubeconfig: Path, extra: Sequence[str] = ()) -> list[str]:
     """Volcano's controllers: queues become Open, pods without a PodGroup get one."""
     return [
         str(binary),
@@ -161,6 +167,7 @@ def vc_controller_manager(binary: Path, port: int, kubeconfig: Path) -> list[str
         "--kube-api-burst=1000",
         "--logtostderr=true",
         "-v=2",
+        *extra,
     ]
 
 

@@ -76,19 +76,44 @@ def test_nothing_is_the_built_in_table() -> None:
     ("text", "sentence"),
     [
         ("rules: [", "rules.yaml is 'line 1'; it must be YAML: "),
-        ("- a", "rules.yaml is 'list'; input should be a valid dictionary"),
-        ("ruels: []", "rules.yaml: ruels is 'list'; extra inputs are not permitted"),
-        ("mixed: both", "rules.yaml: mixed is 'both'; input should be 'leave', 'prefill' or 'decode'"),
-        ("disable: [Kthenna]", "rules.yaml: disable is 'Kthenna'; use a row's name: AIBrix, "),
-        ("disable: [Isochrone]", "rules.yaml: disable is 'Isochrone'; use a row's name: "),
-        ("rules: [{name: a, values: {x: prefill}}]", "rules.yaml: rules.0 is 'dict'; give one of label, annotation, "),
+        ("- a", "rules.yaml is 'a list'; it must be a mapping with disable, mixed, rules"),
+        ("ruels: [a]", "rules.yaml: ruels is 'a list'; there is no such key; the keys are disable, mixed, rules"),
+        ("mixed: both", "rules.yaml: mixed is 'both'; use leave, prefill or decode"),
+        ("disable: Kthena", "rules.yaml: disable is 'Kthena'; it must be a list"),
+        (
+            "disable: [Kthenna]",
+            'rules.yaml: disable is \'Kthenna\'; use the name of a row: "AIBrix", "Dynamo", "Dynamo e',
+        ),
+        ("disable: [Isochrone]", "rules.yaml: disable is 'Isochrone'; use the name of a row: "),
+        (
+            "rules: [{name: a, values: {x: prefill}}]",
+            "rules.yaml: rules[0]: where it looks is 'nowhere'; give one of label, annotation, variable, argument",
+        ),
+        (
+            "rules: [{name: a, label: l, variable: v, values: {x: prefill}}]",
+            "rules.yaml: rules[0]: where it looks is 'label and variable'; give one of label, annotation, ",
+        ),
+        (
+            "rules: [{name: a, lable: l, values: {x: prefill}}]",
+            "rules.yaml: rules[0].lable is 'l'; there is no such key; the keys are name, values, confidence and one of",
+        ),
+        (
+            "rules: [{label: l, values: {x: prefill}}]",
+            "rules.yaml: rules[0].name is 'missing'; a rule has name, values",
+        ),
+        ("rules: [{name: 3, label: l, values: {x: prefill}}]", "rules.yaml: rules[0].name is 3; it must be text: put "),
+        ("rules: [{name: a, label: l, values: {1: prefill}}]", "rules.yaml: rules[0].values[1] is 1; it must be text"),
+        (
+            "rules: [{name: a, label: l, values: [x]}]",
+            "rules.yaml: rules[0].values is 'a list'; it must map values to ",
+        ),
         (
             "rules: [{name: a, label: l, values: {x: prefil}}]",
-            "rules.yaml: rules.0.values.x is 'prefil'; input should ",
+            "rules.yaml: rules[0].values.x is 'prefil'; use prefill, decode, mixed or none",
         ),
         (
             "rules: [{name: a, label: l, values: {}}]",
-            "rules.yaml: rules.0.values is 'dict'; dictionary should have at ",
+            "rules.yaml: rules[0].values is 'empty'; it must not be empty",
         ),
     ],
 )

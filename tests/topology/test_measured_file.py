@@ -97,7 +97,7 @@ def value(size: int, us: float, a: str = "", b: str = "") -> Measurement:
 
 def test_an_import_names_the_ends_where_the_file_does_not() -> None:
     readout = Readout("osu", pairs=(value(65536, 10.0),))
-    assert samples_of(readout, (N1, N2), AT, 60.0) == {(N1, N2): [Sample(65536, 15.0, "mean", None, AT, 60.0)]}
+    assert samples_of(readout, (N1, N2), AT, 60.0) == {(N1, N2): [Sample(65536, 15.0, "mean x1.5", None, AT, 60.0)]}
     with pytest.raises(BadInput, match="--from and --to is 'missing'; the file does not say between which nodes"):
         samples_of(readout, None, AT, 60.0)
     named = Readout("nccl-tests", pairs=(value(8, 2.0, "n1", "n2"),))

@@ -63,7 +63,7 @@ def test_another_transport_is_another_path() -> None:
 
 def test_a_sample_keeps_what_it_rests_on() -> None:
     read = Measurement(65536, p50_us=20.0, count=50, transport="RDMA")
-    assert sample_of(read, NOW, 60.0) == Sample(65536, 30.0, "p50", 50, NOW, 60.0, "rdma")  # a median widened by 1.5
+    assert sample_of(read, NOW, 60.0) == Sample(65536, 30.0, "p50 x1.5", 50, NOW, 60.0, "rdma")
     both = Measurement(65536, bytes_per_us=9.0, direction=Direction.BOTH_WAYS)
     assert sample_of(both, NOW, 60.0) is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from typing import Any
 
@@ -11,7 +12,8 @@ import yaml
 from tests.topology import samples
 from tests.topology.data_files import data, files
 from topology.bad_input import BadInput
-from topology.graph.parts import Part, PartKind, Topology, to_networkx
+from topology.graph.parts import Part, PartKind, Topology, TopologyBuilder, to_networkx
+from topology.graph.text import picture, tree
 from topology.readers import documents
 from topology.readers.formats import read
 
@@ -67,6 +69,41 @@ def test_nccl_graph() -> None:
         "GPU2-NET0 PIX",
         "GPU1-NET0 unknown",
     }
+
+
+def test_a_file_without_nvlinks_says_that_nccl_would_look_for_them() -> None:
+    """A file that a cloud ships has bare devices; a dump, where NCCL has looked, has a `gpu` in each of them."""
+    dump = re.sub("<nvlink[^>]*/>", "", samples.NCCL_SYSTEM)
+    assert read(dump.encode()).warnings == ()
+    shipped = re.sub("</?gpu[^>]*>", "", dump)
+    topology = read(shipped.encode())
+    assert len(topology.of_kind(PartKind.GPU)) == 3
+    assert topology.warnings == (
+        "the file names no NVLinks; NCCL looks for them on the machine, so GPUs may be nearer than said here",
+    )
+
+
+def test_a_drawn_fabric_says_where_the_cables_go() -> None:
+    assert list(picture(read(samples.IBNETDISCOVER.encode()))) == [
+        "leaf1 (leaf)",
+        "  cables to spine1 (2)",
+        "  n1 (host)",
+        "    n1/mlx5_0 (mlx5_0)",
+        "spine1 (spine)",
+    ]
+    slurm = "\n".join(picture(read(samples.SLURM.encode())))
+    assert "cables" not in slurm  # a tree says it all
+
+
+def test_a_host_on_several_rails_says_which_and_many_cables_are_counted() -> None:
+    build = TopologyBuilder("by hand")
+    for rail in range(6):
+        build.part(Part(f"leaf{rail}", PartKind.LEAF))
+    build.part(Part("n1", PartKind.HOST))
+    for rail in range(6):
+        build.part(Part(f"n1/mlx5_{rail}", PartKind.NIC, "n1", device=f"mlx5_{rail}"))
+        build.link(f"leaf{rail}", f"n1/mlx5_{rail}", "hop")
+    assert list(tree(build.build()))[6:8] == ["n1 (host)", "  cables to leaf0, leaf1, leaf2, leaf3 and 2 more switches"]
 
 
 def test_ibnetdiscover() -> None:
@@ -250,17 +287,17 @@ REAL: dict[str, tuple[dict[str, int], set[str], int]] = {
             "0001:00:00.0-0003:00:00.0 SYS",
             "000b:00:00.0-0105:00:00.0 PIX",
         },
-        0,
+        1,  # no NVLinks in the file
     ),
     "nccl-xml/azure_ndv5-topo.xml": (
         {"gpu": 8, "nic": 8, "pcie-switch": 8, "numa": 2},
         {"0001:00:00.0-0101:00:00.0 PIX", "0001:00:00.0-0002:00:00.0 PHB", "0008:00:00.0-0009:00:00.0 SYS"},
-        0,
+        1,  # no NVLinks in the file
     ),
     "nccl-xml/azure_ndv2-topo.xml": (
         {"gpu": 8, "nic": 1, "numa": 2},
         {"0001:00:00.0-0002:00:00.0 PHB", "0004:00:00.0-0101:00:00.0 PHB", "0005:00:00.0-0101:00:00.0 SYS"},
-        0,
+        1,  # no NVLinks in the file
     ),
     "nccl-xml/azure_ncv4-topo.xml": (
         {"gpu": 4, "nic": 1, "numa": 4},
@@ -276,7 +313,7 @@ REAL: dict[str, tuple[dict[str, int], set[str], int]] = {
             "0000:10:1c.0-0000:20:1c.0 PHB",
             "0000:10:1c.0-0000:90:1c.0 SYS",
         },
-        0,
+        1,  # no NVLinks in the file
     ),
     "nccl-xml/oci_H100-topology.xml": (
         {"gpu": 8, "nic": 16, "pcie-switch": 24, "numa": 2, "nvswitch": 4},
@@ -379,7 +416,7 @@ def test_nvlink_domains_of_the_real_files() -> None:
 
 
 REFUSED = {
-    "nccl-xml/aws_g5.48xl-topo.xml": "line 14: class of pci 0000:00:16.0 is ''; 0x0302.. is a GPU",
+    "nccl-xml/aws_g5.48xl-topo.xml": "line 14: class of pci 0000:00:16.0 is 'missing'; 0x0302.. is a GPU",
     "cluster-topo/topograph-ibnetdiscover-example-bad.out": "line 10: ports is 'H-b8e92403009ca838'; the lines",
     "cluster-topo/superbench-ibstat.txt": "line 1: format is 'VM_hostname vma414bbc00005I'; it must be one of",
     "cluster-topo/volcano-hypernode-design-ex1-3tier-oldform.yaml": "line 1: apiVersion of HyperNode is 'missing'",

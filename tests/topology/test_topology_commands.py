@@ -14,6 +14,7 @@ from admission.cli import main
 from tests.topology.list_watch_server import status, write_kubeconfig
 from tests.topology.samples import TOPO_MATRIX as SMALL
 from tests.topology.scripted_server import ScriptedServer
+from topology.bad_input import BadInput
 from topology.graph.text import picture
 from topology.kube.api import KubeApi
 from topology.kube.cluster_topology import cluster_topology
@@ -163,6 +164,15 @@ async def test_a_node_is_shown_from_the_cluster(tmp_path: Path) -> None:
         "    GPU0",
         "    GPU1",
     ]
+
+
+async def test_a_node_that_is_not_there_is_one_sentence(tmp_path: Path) -> None:
+    async with ScriptedServer(tmp_path) as server:
+        server.answers += [lambda: status(404, "NotFound")]
+        async with await KubeApi.connect(write_kubeconfig(tmp_path, server.url)) as api:
+            with pytest.raises(BadInput) as bad:
+                await cluster_topology(api, "nope")
+    assert str(bad.value) == "--node is 'nope'; the cluster has no node of this name: see kubectl get nodes"
 
 
 async def test_a_cluster_is_read_in_pages_and_without_hypernodes(tmp_path: Path) -> None:

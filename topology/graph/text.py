@@ -7,7 +7,7 @@ It decides the layout and nothing else. The JSON is a contract (docs/topology.md
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from topology.bad_input import BadInput
@@ -16,6 +16,8 @@ from topology.graph.parts import NETWORK_SWITCHES, Part, PartKind, Topology, abo
 
 _SHOWN_CHILDREN: Final = 16  # of one leaf switch; the rest are counted
 _MATRIX_DEVICES: Final = 64
+_SHOWN_CABLES: Final = 4  # far ends of one switch; the rest are counted
+_TIERS: Final = {kind: tier for tier, kind in enumerate(NETWORK_SWITCHES, 1)}
 _UNSAID: Final = "N/A"  # nvidia-smi's own word for a thing that it cannot say
 
 _LEGEND: Final = {
@@ -140,7 +142,12 @@ def matrix(topology: Topology, devices: Sequence[Part]) -> Iterator[str]:
 
 
 def tree(topology: Topology) -> Iterator[str]:
-    """What is inside what, two spaces a level; children beyond a few are counted, a zone is said where it changes."""
+    """What is inside what, two spaces a level; children beyond a few are counted, a zone is said where it changes.
+
+    A fabric where a switch has several above it is no tree: its switches stand side by side, and a line under each
+    says what its cables lead up to.
+    """
+    cables = _cables(topology)
     inside: dict[str, list[Part]] = {}
     by_name = {part.name: part for part in topology.parts}
     for each in topology.parts:
@@ -158,6 +165,37 @@ def tree(topology: Topology) -> Iterator[str]:
             first, last = children[len(shown)].name, children[-1].name
             stack.append((depth + 1, f"and {len(children) - len(shown)} more, {first} to {last}"))
         stack += [(depth + 1, child) for child in reversed(shown)]
+        if part.name in cables:
+            stack.append((depth + 1, _cabled(cables[part.name])))
+
+
+def _cables(topology: Topology) -> dict[str, Counter[str]]:
+    """Of switches, hosts and lone adapters: how many cables go to which switches of no lower tier, beside the tree."""
+    by_name = {part.name: part for part in topology.parts}
+    found: dict[str, Counter[str]] = {}
+    for link in topology.links:
+        if link.kind != HOP:
+            continue
+        a, b = _holder(by_name, link.a), _holder(by_name, link.b)
+        if a.inside == b.name or b.inside == a.name:
+            continue  # the tree shows it
+        for low, high in ((a, b), (b, a)):
+            if high.kind in NETWORK_SWITCHES and _TIERS.get(low.kind, 0) <= _TIERS[high.kind]:
+                found.setdefault(low.name, Counter())[high.name] += link.count
+    return found
+
+
+def _holder(by_name: Mapping[str, Part], end: str) -> Part:
+    """The host that an adapter is in, if the source says it; else the end itself."""
+    part = by_name[end]
+    return by_name[part.inside] if part.kind is PartKind.NIC and part.inside else part
+
+
+def _cabled(to: Counter[str]) -> str:
+    """`cables to spine1 (4), spine2`: in the order of the source, the number where it is not one."""
+    said = [name if count == 1 else f"{name} ({count})" for name, count in list(to.items())[:_SHOWN_CABLES]]
+    more = f" and {len(to) - len(said)} more switches" if len(to) > len(said) else ""
+    return f"cables to {', '.join(said)}{more}"
 
 
 def _named(part: Part, outer: Part | None) -> str:

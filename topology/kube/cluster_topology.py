@@ -9,6 +9,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from topology.bad_input import BadInput
 from topology.graph.parts import Topology
 from topology.kube.api import KubeApi
 from topology.kube.errors import ApiError
@@ -20,11 +21,8 @@ _Kind = TypeVar("_Kind", Node, HyperNode)
 
 
 async def cluster_topology(api: KubeApi, node: str = "") -> Topology:
-    """Of one node, or of all. Raises ApiFailure; BadInput for labels that cannot be shown."""
-    if node:
-        nodes = [msgspec.json.decode(await api.get(f"/api/v1/nodes/{node}"), type=Node)]
-    else:
-        nodes = await _all(api, "/api/v1/nodes", Node)
+    """Of one node, or of all. Raises ApiFailure; BadInput for an unknown node and for labels that cannot be shown."""
+    nodes = [await _one(api, node)] if node else await _all(api, "/api/v1/nodes", Node)
     try:
         hypernodes = await _all(api, "/apis/topology.volcano.sh/v1alpha1/hypernodes", HyperNode)
     except ApiError as error:
@@ -32,6 +30,15 @@ async def cluster_topology(api: KubeApi, node: str = "") -> Topology:
             raise
         hypernodes = []
     return of_cluster(nodes, hypernodes)
+
+
+async def _one(api: KubeApi, node: str) -> Node:
+    try:
+        return msgspec.json.decode(await api.get(f"/api/v1/nodes/{node}"), type=Node)
+    except ApiError as error:
+        if error.not_found:
+            raise BadInput("--node", node, "the cluster has no node of this name: see kubectl get nodes") from None
+        raise
 
 
 async def _all(api: KubeApi, path: str, kind: type[_Kind]) -> list[_Kind]:

@@ -2,8 +2,9 @@
 
 JSON: `{"measured": [{"from", "to", "sizeBytes", "us", "percentile", "count", "time", "validSeconds", "transport"}]}`.
 `from` and `to` are node names, or domains as `leaf:NAME`, `spine:NAME`, `zone:NAME`, `fabric:NAME` with the value of
-the node label. `us` is the one-way p99 it stands for; `bytesPerUs` stands in its place for a bandwidth. Pure: text in,
-values out. Bounded; a wrong entry refuses the whole file, since half an import would be a lie nobody sees.
+the node label. `us` is the one-way p99 it stands for, and `percentile` says how it came about (`p99`, or `mean x1.5`);
+`bytesPerUs` stands in its place for a bandwidth. Pure: text in, values out. Bounded; a wrong entry refuses the whole
+file, since half an import would be a lie nobody sees.
 """
 
 from __future__ import annotations

@@ -93,6 +93,11 @@ class Measurement:
         return next((name for name, value in zip(names, values, strict=True) if value is not None), "")
 
     @property
+    def reach_from(self) -> str:
+        """How `reach_us` comes about: `percentile`, with the factor where it was widened, as `mean x1.5`."""
+        return f"{self.percentile} x{TAIL:g}" if self.percentile in ("p50", "mean") else self.percentile
+
+    @property
     def reach_us(self) -> float | None:
         """The one-way p99 this measurement stands for; None for a bandwidth or for both directions at once.
 

@@ -6,11 +6,15 @@ null, never a guess.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from topology.labels import DEFAULT_REACH_SIZE_BYTES
+from topology.measured.importing import TIMES_KEPT
 from topology.measured.measurement import GroupTime, Measurement, Readout
+from topology.measured.store import Pair
+from topology.measured.values import Sample, sample_of
 from topology.units import show_bytes, show_us
 
 COLUMNS: Final = (
@@ -24,7 +28,7 @@ COLUMNS: Final = (
     "count",
     "measured",
     "transport",
-    "",
+    "direction",
 )
 
 
@@ -72,7 +76,7 @@ def pair_json(value: Measurement) -> dict[str, Any]:
         "maxUs": value.max_us,
         "bytesPerUs": value.bytes_per_us,
         "reachUs": value.reach_us,
-        "reachFrom": value.percentile,
+        "reachFrom": value.reach_from,
         "count": value.count,
         "time": show_time(value.time_s) or None,
         "transport": value.transport,
@@ -104,6 +108,27 @@ def readout_json(file: str, readout: Readout) -> dict[str, Any]:
         "notes": list(readout.notes),
         "warnings": list(readout.warnings),
     }
+
+
+def saved_line(into: str, readout: Readout, kept: Mapping[Pair, Sequence[Sample]], replaced: int) -> str:
+    """What of a readout went into the file of measured reach, what did not, and why; `replaced` pairs were there."""
+    values = sum(len(samples) for samples in kept.values())
+    useless = sum(1 for value in readout.pairs if sample_of(value, 0.0, 1.0) is None)
+    thinned = len(readout.pairs) - useless - values
+    said = (
+        f"{into}: {values} of {len(readout.pairs)} values saved, of {len(kept)} {'pair' if len(kept) == 1 else 'pairs'}"
+    )
+    if replaced:
+        said += f", {replaced} of them in place of what the file held"
+    if thinned:
+        page = show_bytes(DEFAULT_REACH_SIZE_BYTES)
+        said += (
+            f"; {thinned} left out, which would change no reach: of a pair one size an octave stays, the {TIMES_KEPT} "
+            f"nearest to a page of {page}, of one size the slowest, and one bandwidth"
+        )
+    if useless:
+        said += f"; {useless} left out, timed both ways at once: they say nothing about one way"
+    return said
 
 
 def group_line(groups: Sequence[GroupTime]) -> str:

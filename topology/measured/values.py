@@ -51,8 +51,9 @@ class Place:
 class Sample:
     """One-way p99 of one size, in microseconds, with what it rests on.
 
-    `percentile` is the statistic that was measured (a median or mean was widened to `reach_us`), `transport` `rdma`,
-    `tcp` or empty, `bytes_per_us` the bandwidth if that was measured instead (then `reach_us` is 0).
+    `percentile` says what `reach_us` is: the statistic that was measured, or `mean x1.5` where it was widened;
+    `transport` `rdma`, `tcp` or empty; `bytes_per_us` the bandwidth if that was measured instead (then `reach_us` is
+    0).
     """
 
     size_bytes: int
@@ -79,7 +80,7 @@ def sample_of(value: Measurement, measured_at_s: float, fresh_s: float) -> Sampl
     return Sample(
         size_bytes=value.size_bytes,
         reach_us=reach or 0.0,
-        percentile=value.percentile,
+        percentile=value.reach_from,
         count=value.count,
         measured_at_s=value.time_s if value.time_s is not None else measured_at_s,
         fresh_s=fresh_s,

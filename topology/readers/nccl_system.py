@@ -3,6 +3,10 @@
 Shape (NVIDIA/nccl src/graph/xml.cc): system > cpu > pci > ... > gpu > nvlink, and nic > net. Clouds ship these files
 for machines whose PCI tree is hidden, so they also serve as the override where a guest shows none.
 
+What such a file leaves out NCCL asks the machine: a missing `class` in sysfs (ncclTopoGetXmlFromSys), the NVLinks of a
+`gpu` that has none in NVML (ncclTopoGetXmlFromGpu). A reader has no machine: without a class nobody can say which of
+the devices are GPUs, and the file is refused; without NVLinks there is a warning. A dump was written after NCCL looked.
+
 GPUs and bridges are named by their PCI address; adapters by their `net` name, or by the address where there is none.
 """
 
@@ -58,14 +62,22 @@ def read(root: Element) -> Topology:
             _pci(pci, (name,), numa, build, devices, unnamed)
     gpus = [device for device in devices.values() if device.kind is PartKind.GPU]
     if unnamed and not gpus:
-        allowed = "0x0302.. is a GPU, 0x02.. an adapter; NCCL asks the machine itself, a file must say it"
-        raise bad(unnamed[0].line, f"class of pci {unnamed[0].get('busid')}", unnamed[0].get("class"), allowed)
+        allowed = (
+            "0x0302.. is a GPU, 0x02.. an adapter, and no device of the file says so: NCCL asks the machine, where "
+            "NCCL_TOPO_DUMP_FILE writes a whole file and isochrone topology show --here needs none"
+        )
+        first = unnamed[0]
+        raise bad(first.line, f"class of pci {first.get('busid')}", first.get("class") or "missing", allowed)
     if not gpus:
         raise bad(root.line, "number of GPUs", 0, "at least one pci of class 0x030200, or one gpu, is needed")
     if unnamed:
         build.warn(f"line {unnamed[0].line}: {len(unnamed)} PCI devices of no known class are left out")
     if any(device.numa is None for device in devices.values()):
         build.warn("the NUMA node of some devices is unknown; distances through their processor are too")
+    if len(gpus) > 1 and not all(gpu.device for gpu in gpus) and not any(g.to_gpus or g.to_switches for g in gpus):
+        build.warn(
+            "the file names no NVLinks; NCCL looks for them on the machine, so GPUs may be nearer than said here"
+        )
     _nvlinks(gpus, build)
     _distances(list(devices.values()), build)
     return build.build()

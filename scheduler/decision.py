@@ -65,6 +65,19 @@ class PairReach:
 
 
 @dataclass(frozen=True, slots=True)
+class TooLarge:
+    """A pod asks for `need` of `unit` (`gpus`, `bytes`) and no node open to it has more than `largest`, even empty.
+
+    `anywhere`: some node that the pod may not use has as much.
+    """
+
+    need: int
+    largest: int
+    unit: str
+    anywhere: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Decision:
     """One pod against one snapshot. `eligible + sum(ruled_out) == nodes looked at`, always."""
 
@@ -82,6 +95,7 @@ class Decision:
     facts_age_s: float = 0.0
     agents: tuple[AgentAge, ...] = ()  # named nodes whose agents' facts are not fresh
     pick: GpuPick | None = None  # which cards of the chosen node, where more than "some" can be said
+    too_large: TooLarge | None = None  # why it can never have a place on these nodes, where that is so
     predicted_gpus: bool = True  # whole-GPU requests: the device plugin picks the cards, we choose the node only
 
     def __post_init__(self) -> None:
@@ -131,7 +145,8 @@ class Shortfall:
 
     `closest`: the nearest pair of nodes with room for one pod of each phase, or with room on one and a partner on the
     other; of two phases the one that is worse off. `best_gpus` of `needed_gpus`: the most free GPUs within the bound
-    of any one node, named by `best_where`. `remedies`: what was tried and would help.
+    of any one node, named by `best_where`. `remedies`: what was tried and would help. `cluster_gpus`: all GPUs of the
+    nodes open to its pods, free or not; `held_gpus`: those that its own placed pods hold.
     """
 
     needed_gpus: int
@@ -139,6 +154,13 @@ class Shortfall:
     best_gpus: int = 0
     best_where: str = ""
     remedies: tuple[Remedy, ...] = ()
+    cluster_gpus: int | None = None
+    held_gpus: int = 0
+
+    @property
+    def beyond_cluster(self) -> bool:
+        """The minimum asks for more GPUs than there are: no room that comes can help."""
+        return self.cluster_gpus is not None and 0 < self.cluster_gpus < self.needed_gpus + self.held_gpus
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,12 +20,15 @@ from scheduler.explain_words import (
     facts_of,
     gang_of,
     gap_of,
-    helps,
+    helps_gang,
     helps_one,
     here_and_missing,
+    larger_than_all,
+    larger_than_cluster,
     name_of,
     names_of,
     nearest_room,
+    no_score,
     over,
     path_of,
     phase_counts,
@@ -53,12 +56,13 @@ def placed_event(
 ) -> str:
     """A pod that was seen bound. `pair` is its worst pair as bound; without it the planned one counts, if it is there.
 
-    `phase` and `bound_us` are needed only without a decision. `inside_set`: whether the node is in the isochrone set
-    of the plan, where that is known; it is said only if the node is another than the planned one. `explained_before`:
-    the pod carries a decision that this process did not make.
+    `phase` is needed only without a decision; `bound_us` is the gang's, where it is known. `inside_set`: whether the
+    node is in the isochrone set of the plan, where that is known; it is said only if the node is another than the
+    planned one. `explained_before`: the pod carries a decision that this process did not make.
     """
     phase = decision.request.phase if decision else phase
-    bound_us = decision.bound_us if decision else bound_us
+    if bound_us is None and decision is not None:
+        bound_us = decision.bound_us  # a pod that was only scored has its own; the gang's is the strictest of all
     as_planned = decision is not None and decision.chosen == bound_node
     if pair is None and decision is not None and as_planned:
         pair = decision.partner
@@ -97,7 +101,7 @@ def _score(decision: Decision, node: str) -> str:
     others = [c for c in decision.ranked if c.node != node]
     best = max(others, key=lambda c: (c.score_nano, c.node), default=None)
     if mine is None:
-        return "; not among the scores kept"
+        return f"; {no_score(decision)}"
     said = f"; score {_whole(mine)}"
     if best is None:
         only = decision.eligible == 1 and mine.within
@@ -133,13 +137,16 @@ def held_event(plan: Plan, decision: Decision | None = None) -> tuple[Reason, st
         text = f"Undecided about {gang_of(plan.request)}: no placement found in {plan.expanded} tries, none ruled out"
         return reason, _finish(f"{text}; {counts(blocked.decision, decided=False)}", blocked.decision)
     text = f"No place for {gang_of(plan.request)}: {_why_gang(plan, blocked)}"
-    advice = helps(plan.shortfall.remedies) if plan.shortfall else ""
-    return reason, _finish(text + _advice(advice), blocked.decision)
+    return reason, _finish(text + _advice(helps_gang(plan, blocked.decision)), blocked.decision)
 
 
 def _why_gang(plan: Plan, blocked: Blocked) -> str:
     short, decision = plan.shortfall, blocked.decision
     phase, bound_us = decision.request.phase, plan.request.bound.us
+    if decision.too_large is not None:
+        return f"{larger_than_all(decision.too_large)} for a {phase} pod; {counts(decision)}"
+    if short is not None and short.beyond_cluster:
+        return f"{larger_than_cluster(short)}; {counts(decision)}"
     if blocked.obstacle is Obstacle.NO_ROOM:
         return f"no node has room for a {phase} pod; {counts(decision)}{_nearest_room(decision)}"
     if blocked.obstacle is Obstacle.OUT_OF_REACH:
@@ -187,7 +194,7 @@ def _left_out(plan: Plan, blocked: Blocked) -> str:
         have.append(f"{len(plan.places)} planned")
     text = f"The gang {name_of(gang.name)} has its minimum ({', '.join(have)}); no node within reach can take"
     text += f" this {decision.request.phase} pod; {counts(decision)}"
-    text += _nearest_room(decision)
+    text += f"; {larger_than_all(decision.too_large)}" if decision.too_large else _nearest_room(decision)
     if (far := decision.nearest.get(VerdictCode.REACH_EXCEEDED)) is not None:
         whom = f" from {name_of(far.partner)}" if far.partner else ""
         how = f" ({path_of(far.reach)})" if far.reach is not None else ""
@@ -199,7 +206,7 @@ def _waiting(plan: Plan) -> str:
     gang = plan.request
     have, missing = here_and_missing(gang)
     name, waits = name_of(gang.name), phase_counts(*missing)
-    starts = f"the minimum is {phase_counts(gang.min_prefill, gang.min_decode)}. No node was looked at yet"
+    starts = f"the minimum is {phase_counts(gang.min_prefill, gang.min_decode)}; nodes are looked at then"
     if plan.outcome == Outcome.WAITING_FOR_PARTNER:
         absent = next(phase for phase, n, lacks in zip(PHASES, have, missing, strict=True) if lacks and not n)
         return f"The gang {name} has no {absent} pod yet, only {phase_counts(*have)}; it waits for {waits}, {starts}"

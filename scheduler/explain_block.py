@@ -7,6 +7,7 @@ line says what the line is about; it is padded, so values stand under each other
 from __future__ import annotations
 
 from collections.abc import Sequence
+from textwrap import wrap
 from typing import Final
 
 from scheduler.decision import Candidate, Decision, Outcome, PairReach, Plan
@@ -19,11 +20,15 @@ from scheduler.explain_words import (
     counts,
     facts_of,
     gap_of,
-    helps,
+    helps_gang,
     helps_one,
     here_and_missing,
+    larger_than_all,
+    larger_than_cluster,
     name_of,
+    names_of,
     nearest_room,
+    no_score,
     over,
     path_of,
     phase_counts,
@@ -40,6 +45,12 @@ from topology.units import show_us
 
 MAX_LINES: Final = 8
 _RUNNERS_UP: Final = 2
+_WITH_ROOM: Final = (VerdictCode.REACH_EXCEEDED, VerdictCode.GANG_TOO_LARGE)
+
+_WORD_CHARS: Final = 9
+"""The first word of a row and the space behind it."""
+
+_ALL: Final = 10_000
 
 Row = tuple[str, str]  # first word, and what stands behind it
 
@@ -69,7 +80,7 @@ def placement_block(
 def _placed_rows(decision: Decision, plan: Plan | None, bound_node: str | None) -> list[Row]:
     node = bound_node or decision.chosen or ""
     mine = next((c for c in decision.ranked if c.node == node), None)
-    rows = [("placed" if bound_node else "planned", f"{name_of(node)}  {_parts(mine)}")]
+    rows = [("placed" if bound_node else "planned", f"{name_of(node)}  {_parts(mine, no_score(decision))}")]
     if bound_node and decision.chosen not in (None, bound_node):
         rows.append(("instead", f"of {name_of(decision.chosen or '')}, which was planned"))
     elif decision.partner is not None:
@@ -89,9 +100,9 @@ def _placed_rows(decision: Decision, plan: Plan | None, bound_node: str | None) 
     return rows
 
 
-def _parts(candidate: Candidate | None) -> str:
+def _parts(candidate: Candidate | None, without: str) -> str:
     if candidate is None:
-        return "not among the scores kept"
+        return without
     score, parts = whole_points(candidate)
     return f"score {score} = " + "  ".join(f"{name} {points}/{of}" for name, points, of in parts)
 
@@ -100,8 +111,9 @@ def _pair(decision: Decision, pair: PairReach, plan: Plan | None) -> str:
     partner = pair.decode if decision.request.phase == PREFILL else pair.prefill
     there = _node_of(partner, plan)
     where = f" on {name_of(there)}" if there else ""
+    which = "nearest" if plan is not None and plan.request.bound.nearest else "worst"
     reach = f"{show_us(pair.reach.us)} {pair.reach.basis}"
-    return f"{name_of(partner)}{where}  {reach}  bound {show_us(decision.bound_us)}  {pair.reach.path}"
+    return f"{which}: {name_of(partner)}{where}  {reach}  bound {show_us(decision.bound_us)}  {pair.reach.path}"
 
 
 def _node_of(pod: str, plan: Plan | None) -> str:
@@ -124,22 +136,23 @@ def _runner_up(candidate: Candidate) -> str:
 
 def _held_rows(decision: Decision, plan: Plan | None) -> list[Row]:
     if plan is None:
-        return [("none", counts(decision)), *_within(decision), *_nearest(decision)]
+        return [("none", counts(decision)), *_room(decision), *_nearest(decision)]
     blocked = blocked_of(plan, decision)
     if plan.outcome in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG) or blocked is None:
         return _waiting_rows(plan)
     rows = [("none", counts(decision, decided=plan.outcome != Outcome.UNDECIDED))]
     if is_joiner(plan):
         rows.append(("gang", f"has its minimum; this pod alone waits, for a place within {show_us(decision.bound_us)}"))
-        rows += [*_within(decision), *_nearest(decision)]
+        rows += [*_room(decision), *_nearest(decision)]
         return rows + _helps(helps_one(decision))
     needed = phase_counts(*(plan.request.still_needed(phase) for phase in PHASES))
     rows.append(
         ("gang", f"{needed} together, every pair within {show_us(decision.bound_us)}: {blocked.obstacle.value}")
     )
     rows += _gang_rows(plan, blocked)
-    rows += _within(blocked.decision)
-    return rows + _helps(helps(plan.shortfall.remedies) if plan.shortfall else "")
+    if blocked.decision.too_large is not None or plan.shortfall is None or not plan.shortfall.beyond_cluster:
+        rows += _room(blocked.decision)
+    return rows + _helps(helps_gang(plan, blocked.decision))
 
 
 def _helps(advice: str) -> list[Row]:
@@ -159,7 +172,11 @@ def _waiting_rows(plan: Plan) -> list[Row]:
 def _gang_rows(plan: Plan, blocked: Blocked) -> list[Row]:
     rows: list[Row] = []
     short, bound_us = plan.shortfall, plan.request.bound.us
-    if short is None or blocked.obstacle is Obstacle.NO_ROOM:
+    if blocked.decision.too_large is not None or short is None:
+        return rows
+    if short.beyond_cluster:
+        return [("cluster", larger_than_cluster(short))]
+    if blocked.obstacle is Obstacle.NO_ROOM:
         return rows
     if (pair := short.closest) is not None:
         gap = f", {over(pair.reach.us, bound_us)}" if pair.reach.us > bound_us else ""
@@ -171,11 +188,21 @@ def _gang_rows(plan: Plan, blocked: Blocked) -> list[Row]:
     return rows
 
 
-def _within(decision: Decision) -> list[Row]:
-    """The node that came closest to having room."""
+def _room(decision: Decision) -> list[Row]:
+    """The node that came closest to having room; beside nodes that have it, only if it has some of what is asked."""
+    if decision.too_large is not None:
+        return [("room", larger_than_all(decision.too_large))]
     if (miss := nearest_room(decision)) is None:
         return []
-    return [("room", f"best {name_of(miss.node)}: {amount(miss.have, miss.unit, 'free')}, {gap_of(miss)}")]
+    gap = f"{name_of(miss.node)}: {amount(miss.have, miss.unit, 'free')}, {gap_of(miss)}"
+    have = decision.eligible + sum(decision.ruled_out.get(code, 0) for code in _WITH_ROOM)
+    if not have:
+        return [("room", f"best {gap}")]
+    return (
+        [("room", f"{plural(have, 'node')} {'has' if have == 1 else 'have'} it; of the others nearest {gap}")]
+        if miss.have
+        else []
+    )
 
 
 def _nearest(decision: Decision) -> list[Row]:
@@ -216,18 +243,43 @@ def gang_block(plan: Plan) -> str:
         rows.append(("set", f"{' and '.join(several)}: one for each group of partners"))
     left = sorted(m.name for m in gang.members if m.uid not in plan.places)
     if left:
-        rows.append(("left", f"out for now, {plural(len(left), 'pod')}: {', '.join(map(name_of, left[:NAMES_SHOWN]))}"))
+        rows.append(("left", f"out for now, {plural(len(left), 'pod')}: {names_of(left)}"))
     return _table([*rows, *facts])
 
 
 def _places(plan: Plan, members: Sequence[tuple[str, str]]) -> str:
-    shown = [f"{name_of(pod)} on {name_of(node)}" for pod, node in sorted(members)[:NAMES_SHOWN]]
-    more = len(members) - NAMES_SHOWN
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "")
+    return _listed([f"{name_of(pod)} on {name_of(node)}" for pod, node in sorted(members)])
+
+
+def _listed(every: Sequence[str]) -> str:
+    """As many of the first few as one line holds, then a count of the rest; one at least."""
+    for shown in range(min(len(every), NAMES_SHOWN), 0, -1):
+        more = len(every) - shown
+        text = ", ".join(every[:shown]) + (f" and {more} more" if more else "")
+        if len(text) <= LINE_CHARS - _WORD_CHARS:
+            break
+    return text
 
 
 def _table(rows: Sequence[Row]) -> str:
-    """First words padded to one width; the last row (the facts) survives where there are too many."""
+    """First words padded to one width; the last row (the facts) survives where there are too many.
+
+    A text too long for its line goes on below it, between words, as long as there are lines for it.
+    """
     kept = [*rows[: MAX_LINES - 1], rows[-1]] if len(rows) > MAX_LINES else rows
     width = max(len(word) for word, _ in kept)
-    return "\n".join(clip(f"{word:<{width}}  {text}", LINE_CHARS) for word, text in kept)
+    spare = MAX_LINES - len(kept)
+    lines: list[str] = []
+    for word, text in kept:
+        first, *rest = wrap(clip(text, _ALL), LINE_CHARS - width - 2, break_on_hyphens=False) or [""]
+        if len(rest) > spare:
+            lines.append(clip(f"{word:<{width}}  {text}", LINE_CHARS))
+            continue
+        spare -= len(rest)
+        lines += [f"{word:<{width}}  {first}", *(f"{'':<{width}}  {more}" for more in rest)]
+    return "\n".join(lines)
+
+
+def waiting_block(text: str) -> str:
+    """The block of a pod that waits for something other than room: what its Event says."""
+    return _table([("none   ", text)])

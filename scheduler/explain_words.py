@@ -11,11 +11,11 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from scheduler.decision import NANO, Candidate, Decision, Remedy
+from scheduler.decision import NANO, Candidate, Decision, Plan, Remedy, Shortfall, TooLarge
 from scheduler.request import GangRequest
 from scheduler.verdicts import CARDS, GPU_BYTES, Verdict, VerdictCode
 from topology.facts.age import AgentAge, FactPart, say
-from topology.labels import DECODE, PHASES, PREFILL, REACH
+from topology.labels import DECODE, MIN_DECODE, MIN_PREFILL, PHASES, PREFILL, REACH
 from topology.reach.isochrone_sets import NodeSet
 from topology.reach.model import Reach
 from topology.units import show_age, show_bytes, show_us
@@ -187,14 +187,63 @@ def helps(remedies: Sequence[Remedy]) -> str:
     return ", or ".join(said)
 
 
+def helps_gang(plan: Plan, blocked: Decision) -> str:
+    """What helps a held gang of which `blocked` shows the obstacle: less of what is too large, else what was tried."""
+    if blocked.too_large is not None:
+        return ask_for_less(blocked.too_large, blocked.request.phase)
+    if plan.shortfall is None:
+        return ""
+    return lower_minimum(plan.request) if plan.shortfall.beyond_cluster else helps(plan.shortfall.remedies)
+
+
+def no_score(decision: Decision) -> str:
+    """Why a node has no score in a decision, which keeps those of the best few that were eligible."""
+    if decision.eligible <= len(decision.ranked):
+        return "without a score: it was ruled out when the pod was decided"
+    return f"without a score: only those of the {len(decision.ranked)} best nodes are kept"
+
+
 def nearest_room(decision: Decision) -> Verdict | None:
     """The closest miss for want of room: one whose gap alone is in the way first, then the scarcest resource."""
     misses = [decision.nearest[code] for code in _ROOM if code in decision.nearest]
     return min(misses, key=lambda m: (not m.suffices, m.code), default=None)
 
 
+def larger_than_all(large: TooLarge) -> str:
+    """`no node of the cluster has 16 GPUs (largest: 8)`."""
+    which = "open to the pod" if large.anywhere else "of the cluster"
+    return f"no node {which} has {amount(large.need, large.unit)} (largest: {_bare(large.largest, large.unit)})"
+
+
+def ask_for_less(large: TooLarge, phase: str) -> str:
+    """`ask for at most 8 GPUs a prefill pod`."""
+    most = large.largest if large.unit == "gpus" else large.largest // 2**30 * 2**30 or large.largest
+    return f"ask for at most {amount(most, large.unit)} a {phase} pod"
+
+
+def _bare(value: int, unit: str) -> str:
+    return str(value) if unit == "gpus" else show_bytes(value)
+
+
+def larger_than_cluster(short: Shortfall) -> str:
+    """`the minimum needs 336 GPUs, nodes open to its pods have 128 in all`, free or not."""
+    held = f" beside the {short.held_gpus} that its placed pods hold" if short.held_gpus else ""
+    needs = f"the minimum needs {amount(short.needed_gpus, 'gpus')}{held}"
+    return f"{needs}, nodes open to its pods have {short.cluster_gpus} in all"
+
+
+def lower_minimum(gang: GangRequest) -> str:
+    """What helps a gang whose minimum is more than the cluster."""
+    least = ((MIN_PREFILL, gang.min_prefill), (MIN_DECODE, gang.min_decode))
+    keys = [key for key, pods in least if pods > 1]
+    fewer = "ask for fewer GPUs a pod, or add nodes"
+    return f"lower {' or '.join(keys)}, {fewer}" if keys else fewer
+
+
 def helps_one(decision: Decision) -> str:
     """What would let this one pod in, by its nearest misses: true for a pod whose partners have their places."""
+    if decision.too_large is not None:
+        return ask_for_less(decision.too_large, decision.request.phase)
     miss, far = nearest_room(decision), decision.nearest.get(VerdictCode.REACH_EXCEEDED)
     remedies = [Remedy(miss.need - miss.have, miss.unit, miss.node)] if miss is not None and miss.suffices else []
     if far is not None and far.suffices:

@@ -37,7 +37,8 @@ _UNITS = {GPU: "gpus", MEMORY: "bytes", CPU: "millicores", PODS: "pods"}
 @dataclass(frozen=True, slots=True)
 class Need:
     """A pod's request against one node table: the row (R,), what no node has, and who accepts the pod (N,); `cards`
-    where the node's cards must be looked at one by one; `roots` as they were before any pod of its gang had a place."""
+    where the node's cards must be looked at one by one; `roots` as they were before any pod of its gang had a place;
+    `own`: what its gang holds itself, (N, R), which nobody is told to free."""
 
     row: Amount2D
     missing: tuple[str, ...]
@@ -45,6 +46,7 @@ class Need:
     cards: CardNeed | None = None
     shape: PodShape = NOTHING
     roots: RootFit | None = None
+    own: Amount2D | None = None
 
 
 def need_of(request: PodRequest, snapshot: Snapshot, policy: Policy | None = None) -> Need:
@@ -197,6 +199,8 @@ def _shortage(
     if len(on_cards) and judged.cards is not None and need.cards is not None:
         within = judged.scored.reach_us <= bound.us
         miss = short_of_cards(table.names, judged.nodes, judged.cards, within, code, on_cards)
+        if need.own is not None and need.own[table.index[miss.node]].any():
+            miss = replace(miss, suffices=False)  # which of the cards its own pods have is not looked at
         return miss if len(on_cards) == len(at) else replace(miss, mixed=True)
     nodes, columns = judged.nodes[at], judged.short_of[at]
     allocatable = table.allocatable[nodes]
@@ -205,8 +209,10 @@ def _shortage(
     have, asked = free[each, columns], need.row[columns]
     within = judged.scored.reach_us[at] <= bound.us
     alone = ((free < need.row) & (need.row > 0)).sum(axis=1) == 1
-    suffices = within & alone & (allocatable[each, columns] >= asked)
-    gap = (asked - np.maximum(have, 0)) / np.maximum(asked, 1)
+    others = snapshot.used[nodes, columns] - (0 if need.own is None else need.own[nodes, columns])
+    missing = asked - np.maximum(have, 0)
+    suffices = within & alone & (allocatable[each, columns] >= asked) & (others >= missing)
+    gap = missing / np.maximum(asked, 1)
     rank = np.where(suffices, 0, np.where(within, 1, 2))
     first = np.flatnonzero(rank == rank.min())
     first = first[gap[first] == gap[first].min()]

@@ -20,6 +20,7 @@ from scheduler.gang_search import GangSearch
 from scheduler.judge import Need, need_of
 from scheduler.memory_policy import card_slots
 from scheduler.minimum import choices
+from scheduler.own_pods import held_by_gang
 from scheduler.partners import nodes_of
 from scheduler.planned import Places, planned
 from scheduler.policy import Policy
@@ -106,17 +107,20 @@ def _held(
     complete: bool,
     advise: bool,
 ) -> Plan:
-    outcome = Outcome.HELD if complete else Outcome.UNDECIDED
-    decisions = held_decisions(gang, snapshot, policy, asked.needs)
-    shortfall = shortfall_of(gang, snapshot, asked.needs)
-    if advise and outcome == Outcome.HELD:
+    own = held_by_gang(gang, snapshot)
+    with_own = {id(need): replace(need, own=own) for need in asked.needs.values()}
+    decisions = held_decisions(gang, snapshot, policy, {uid: with_own[id(n)] for uid, n in asked.needs.items()})
+    shortfall = shortfall_of(gang, snapshot, asked.needs, own)
+    never = shortfall.beyond_cluster
+    outcome = Outcome.HELD if complete or never else Outcome.UNDECIDED
+    if advise and outcome == Outcome.HELD and not never:
         # Advice needs to know only whether it fits: the first plan found will do.
         trial = replace(policy, search_budget=policy.search_budget // WHAT_IF_SHARE, improve_budget=0)
 
         def fits(what_if: Snapshot, bound: ReachBound) -> bool:
             return bool(_minimum(replace(asked, gang=replace(gang, bound=bound)), what_if, trial, bound.us)[0])
 
-        shortfall = replace(shortfall, remedies=remedies(gang, snapshot, decisions, fits))
+        shortfall = replace(shortfall, remedies=remedies(gang, snapshot, decisions, own, fits))
     return Plan(
         request=gang,
         outcome=outcome,

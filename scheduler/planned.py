@@ -25,6 +25,7 @@ from scheduler.judge import (
     record_of,
 )
 from scheduler.objective import Objective, expected_pods, taken_gpus
+from scheduler.own_pods import held_by_gang
 from scheduler.partner_groups import Standing, groups_of, nodes_by_phase
 from scheduler.partners import Deciding, Named, known_nodes, other_phase, reach_to
 from scheduler.policy import Policy
@@ -32,6 +33,7 @@ from scheduler.rails import Placed, gang_rails
 from scheduler.request import GangRequest, PodRequest, ReachBound
 from scheduler.room_loss import lost_gpus
 from scheduler.roots import torn_share
+from scheduler.too_large import too_large
 from scheduler.verdicts import Verdict, VerdictCode
 from topology.labels import DECODE, PHASES, PREFERRED, PREFILL
 from topology.reach.isochrone_sets import NodeSet, as_requirement, isochrone_masks
@@ -66,12 +68,15 @@ def planned(
     for m in gang.members:
         if m.uid in places:
             alike.setdefault((m.phase, id(needs[m.uid])), {})[places[m.uid]] = m.uid
+    # What its own pods have matters to advice only, and that only to who is left out.
+    own = held_by_gang(gang, snapshot, places) if len(places) < len(gang.members) else None
     kinds: dict[tuple[str, int], _Kind] = {}
     decisions: dict[str, Decision] = {}
     for member in sorted(gang.members, key=lambda m: (m.phase, m.name, m.uid)):
         need = needs[member.uid]
         key = member.phase, id(need)
         if key not in kinds:
+            need = need if own is None else replace(need, own=own)
             kinds[key] = _Kind(after, need, named[other_phase(member.phase)], bound, policy, alike.get(key, {}))
         decisions[member.uid] = kinds[key].decision(member, places.get(member.uid))
     pairs = [d.partner for d in decisions.values() if d.partner]
@@ -207,8 +212,9 @@ class _Kind:
     def decision(self, member: PodRequest, node: int | None) -> Decision:
         """The record of one member; on a node of its own it is judged there as if it were not there yet."""
         if node is None:
-            ranked = list(self._ranked.values())
-            return record_of(self._after, member, self._counts, self._nearest, ranked[:KEEP], self._bound, (), None)
+            ranked = list(self._ranked.values())[:KEEP]
+            made = record_of(self._after, member, self._counts, self._nearest, ranked, self._bound, (), None)
+            return replace(made, too_large=too_large(self._after, self._need))
         if node not in self._on:  # its twins there see what it sees
             self._on[node] = self._found_on(member, node)
         counts, nearest, ranked = self._on[node]

@@ -125,11 +125,13 @@ def reason_of(plan: Plan, decision: Decision | None = None) -> Reason:
     blocked = blocked_of(plan, decision)
     if blocked is None:
         return Reason.PLACED
+    short = plan.shortfall
     if blocked.obstacle is Obstacle.NO_ROOM:
         return _of_room(blocked.decision)
+    if short is not None and short.beyond_cluster:
+        return Reason.INSUFFICIENT_GPU
     if blocked.obstacle is Obstacle.OUT_OF_REACH:
         return Reason.REACH_EXCEEDED
-    short = plan.shortfall
     if short is not None and short.best_gpus < short.needed_gpus:
         return Reason.INSUFFICIENT_GPU
     return Reason.FRAGMENTED

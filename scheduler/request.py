@@ -74,6 +74,7 @@ class Partner:
     """A pod of the gang that already has a place, or may take one of several.
 
     `nodes` is one name when it is bound; all nodes its own affinity allows when it is released and not yet bound.
+    `spec` says what it holds there, where that is known.
     """
 
     uid: str
@@ -81,6 +82,7 @@ class Partner:
     phase: str
     nodes: tuple[str, ...]
     bound: bool = True
+    spec: PodSpec | None = field(default=None, repr=False, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

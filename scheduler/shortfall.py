@@ -15,10 +15,11 @@ from scheduler.memory_policy import CardNeed
 from scheduler.partners import Named, other_phase, partner_of, reach_to
 from scheduler.policy import Policy
 from scheduler.request import GangRequest, PodRequest, ReachBound
+from scheduler.too_large import capacity_gpus, too_large
 from scheduler.verdicts import VerdictCode
 from topology.labels import PHASES, PREFILL
 from topology.reach.isochrone_sets import as_requirement, near_all, nearest_us
-from topology.snapshot import Mask, NodeTable, Snapshot, room_for
+from topology.snapshot import Amount2D, Mask, NodeTable, Snapshot, room_for
 
 # Phase, need, what no node has, acceptance, cards: what tells members apart here. What no node has is in no column.
 Kind = tuple[str, bytes, tuple[str, ...], bytes, CardNeed | None]
@@ -104,7 +105,7 @@ def held_decisions(
             reach = _reach_to_others(snapshot, phase, gang.bound, others, room.both[kind], partners)
             judged = _judge_held(snapshot, need, reach, gang.bound, policy)
             same = decision_of(snapshot, member, need, judged, gang.bound, partners[other_phase(phase)])
-            told[kind] = same
+            told[kind] = same = replace(same, too_large=too_large(snapshot, need))
         decisions[member.uid] = replace(same, id=decision_id(member.uid, snapshot.id), request=member)
     return decisions
 
@@ -150,8 +151,13 @@ def _closest(gang: GangRequest, snapshot: Snapshot, room: _Room, named: Mapping[
     return min(found, key=lambda p: (-p.reach.us, p.prefill, p.decode)) if found else None
 
 
-def shortfall_of(gang: GangRequest, snapshot: Snapshot, needs: Mapping[str, Need]) -> Shortfall:
-    """The gap of the whole gang: the closest pair with room, and the most free GPUs within the bound of one node."""
+def shortfall_of(
+    gang: GangRequest, snapshot: Snapshot, needs: Mapping[str, Need], own: Amount2D | None = None
+) -> Shortfall:
+    """The gap of the whole gang: the closest pair with room, and the most free GPUs within the bound of one node.
+
+    `own`, (N, R), is what its own pods hold.
+    """
     room, named = _room(gang, snapshot, needs), _named(gang, snapshot)
     core = [member for phase in PHASES for member in _narrowest(gang, phase)]
     best_gpus, best_where = _most_gpus(gang, snapshot, {m.phase for m in core}, room, named)
@@ -160,6 +166,8 @@ def shortfall_of(gang: GangRequest, snapshot: Snapshot, needs: Mapping[str, Need
         closest=_closest(gang, snapshot, room, named),
         best_gpus=best_gpus,
         best_where=best_where,
+        cluster_gpus=capacity_gpus(snapshot, [needs[m.uid] for m in gang.members if gang.still_needed(m.phase)]),
+        held_gpus=0 if own is None or snapshot.gpu_column is None else int(own[:, snapshot.gpu_column].sum()),
     )
 
 

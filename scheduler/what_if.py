@@ -15,7 +15,7 @@ from scheduler.decision import Decision, Remedy
 from scheduler.request import GangRequest, ReachBound
 from scheduler.verdicts import CARDS, GPU_BYTES, VerdictCode
 from topology.resources import GPU, MEMORY
-from topology.snapshot import Snapshot
+from topology.snapshot import Amount2D, Snapshot
 
 WHAT_IF_SHARE = 100
 """A trial may spend this part of the search budget: enough for what fits, and little for what does not."""
@@ -30,14 +30,19 @@ Fits = Callable[[Snapshot, ReachBound], bool]
 
 
 def remedies(
-    gang: GangRequest, snapshot: Snapshot, decisions: Mapping[str, Decision], fits: Fits
+    gang: GangRequest, snapshot: Snapshot, decisions: Mapping[str, Decision], own: Amount2D, fits: Fits
 ) -> tuple[Remedy, ...]:
-    """At most one change of each kind that makes the minimum fit: room on one node, then a wider bound."""
-    found = (_free_room(gang, snapshot, decisions, fits), _wider_bound(gang, snapshot, fits))
+    """At most one change of each kind that makes the minimum fit: room on one node, then a wider bound.
+
+    `own`, (N, R), is what the gang's pods hold: only what others hold can be freed for it.
+    """
+    found = (_free_room(gang, snapshot, decisions, own, fits), _wider_bound(gang, snapshot, fits))
     return tuple(remedy for remedy in found if remedy is not None)
 
 
-def _free_room(gang: GangRequest, snapshot: Snapshot, decisions: Mapping[str, Decision], fits: Fits) -> Remedy | None:
+def _free_room(
+    gang: GangRequest, snapshot: Snapshot, decisions: Mapping[str, Decision], own: Amount2D, fits: Fits
+) -> Remedy | None:
     """The smallest gap of a nearest miss whose closing makes the gang fit."""
     table = snapshot.table
     tries = {
@@ -49,7 +54,7 @@ def _free_room(gang: GangRequest, snapshot: Snapshot, decisions: Mapping[str, De
     for gap, node, unit, resource in sorted(tries)[:MAX_TRIALS]:
         at, column = table.index[node], table.column[resource]
         free = int(max(snapshot.free[at, column], 0) + gap)
-        if free > table.allocatable[at, column]:
+        if free > table.allocatable[at, column] or gap > snapshot.used[at, column] - own[at, column]:
             continue
         used = snapshot.used.copy()
         used[at, column] = table.allocatable[at, column] - free

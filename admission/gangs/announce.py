@@ -25,7 +25,7 @@ from admission.gangs.waiting_words import Waiting
 from scheduler.decision import Decision, PairReach, Plan
 from scheduler.decision_log import DecisionLog
 from scheduler.explain import decision_line, gang_event, held_event, log_fields, news_key, placed_event
-from scheduler.explain_block import gang_block, placement_block
+from scheduler.explain_block import gang_block, placement_block, waiting_block
 from scheduler.explain_words import path_of, silent_agents
 from scheduler.reasons import Reason
 from topology.clock import monotonic_s
@@ -55,7 +55,6 @@ V = TypeVar("V")
 
 _REMEMBERED: Final = 5_000
 _WAITING: Final = 5_000
-_LINE: Final = 130  # `kubectl describe` cuts a longer line
 NODES_SETTLE_S: Final = 2.0
 """Running pairs are looked at this long after nodes changed, so that a wave of changes costs one look."""
 
@@ -126,7 +125,7 @@ class Announcer:
         _remember(self._news, uid, told.key, _REMEMBERED)
         self._post(pod, told.reason, told.text, key=told.key)
         if pod.has_gate(GATE) and pod.metadata.annotation(PLACEMENT):
-            self._annotate(pod, {PLACEMENT: f"none     {told.text}"[:_LINE]})  # what it said is not true any more
+            self._annotate(pod, {PLACEMENT: waiting_block(told.text)})  # what it said is not true any more
 
     def removed(self, pod: Pod, told: Waiting) -> None:
         """A pod is deleted for its owner to make another: told to the owner, since the pod's own Events go with it."""
@@ -238,7 +237,7 @@ class Announcer:
             if decision is not None:
                 self._annotate(pod, {PLACEMENT: placement_block(decision, plan), DECISION: decision_line(decision)})
             elif pod.metadata.annotation(PLACEMENT):
-                self._annotate(pod, {PLACEMENT: f"none     {text}"[:_LINE]})  # what it said is not true any more
+                self._annotate(pod, {PLACEMENT: waiting_block(text)})  # what it said is not true any more
 
     def _tell_group(self, view: GangView, plan: Plan) -> None:
         for group in self._groups_of((*view.held, *view.released, *view.bound)):
@@ -259,6 +258,7 @@ class Announcer:
         view = views[key] if key in views else views.setdefault(key, view_of(key, self._state.gang_pods(*key)))
         pair = self._worst_pair(pod, view)
         bound_us, mode = view.settings.reach_us, view.settings.mode
+        told_us = known.plan.request.bound.us if known is not None else bound_us
         inside = None
         if known is not None and (node_set := known.plan.set_of(uid)) is not None:
             index = table.index.get(node)
@@ -268,7 +268,7 @@ class Announcer:
             node,
             pair,
             phase=pod.metadata.label(PHASE),
-            bound_us=bound_us,
+            bound_us=told_us,
             inside_set=inside,
             explained_before=bool(pod.metadata.annotation(DECISION)),
         )

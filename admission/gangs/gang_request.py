@@ -96,7 +96,8 @@ def _settings(pods: Sequence[Pod]) -> tuple[PodSettings, bool, tuple[str, ...]]:
 def request_of(view: GangView, table: NodeTable) -> GangRequest:
     """The planner's request. A released partner counts on every node that its own affinity allows."""
     partners = [
-        Partner(p.metadata.uid, p.metadata.name, p.metadata.label(PHASE), (p.spec.node_name,)) for p in view.bound
+        Partner(p.metadata.uid, p.metadata.name, p.metadata.label(PHASE), (p.spec.node_name,), spec=p.spec)
+        for p in view.bound
     ]
     allowed: dict[bytes, tuple[str, ...]] = {}  # pods of one phase share their set
     for pod in view.released:

@@ -22,13 +22,21 @@ from admission.gangs.pod_group import moved
 from admission.gangs.promised import QUEUE_LAG_S
 from admission.gangs.queue_room import QueueRoom, QueueShort, least_of
 from admission.gangs.units import plan_units, short_units, unit_of, units_by_uid
-from admission.gangs.waiting_words import Waiting, behind, for_partners_unit, for_preemption, for_queue, for_unit
+from admission.gangs.waiting_words import (
+    Waiting,
+    behind,
+    for_not_held,
+    for_partners_unit,
+    for_preemption,
+    for_queue,
+    for_unit,
+)
 from scheduler.decision import Outcome, Plan
 from scheduler.policy import Policy
 from scheduler.reasons import reason_of
 from scheduler.request import GangRequest, PodRequest
 from topology.cluster_state import ClusterState, GangKey
-from topology.labels import DECODE, GROUP_NAME, PREFILL
+from topology.labels import DECODE, GATE, GROUP_NAME, PHASE, PREFILL
 from topology.objects import Pod
 from topology.resources import sum_amounts
 from topology.snapshot import Snapshot
@@ -234,10 +242,27 @@ class Turn:
         told_at = track.last_arrival_s + self.settings.partner_s
         if now_s >= told_at and short:
             self.say(view.members, for_partners_unit(short, reason_of(result)))
+        elif now_s >= told_at and (loose := self._not_held(view, result)):
+            self.say(view.members, for_not_held(loose, loose[0].metadata.label(PHASE)))
         elif now_s >= told_at:
             self._voice.held(view, _without_expected(result, lower_minimum=False))
         else:
             track.due_s = told_at
+
+    def _not_held(self, view: GangView, result: Plan) -> list[Pod]:
+        """Pods of the phase of which nobody else is there, that nothing of ours holds and that are on no node yet."""
+        if result.outcome != Outcome.WAITING_FOR_PARTNER:
+            return []
+        here = {p.metadata.label(PHASE) for p in (*view.held, *view.released, *view.bound)}
+        return sorted(
+            (
+                p
+                for p in self._state.gang_pods(*view.key)
+                if p.metadata.label(PHASE) not in here
+                and not (p.has_gate(GATE) or p.spec.node_name or p.finished or p.metadata.deletion_timestamp)
+            ),
+            key=lambda p: p.metadata.name,
+        )
 
     def _reserve(self, key: GangKey, track: Track, result: Plan, now_s: float) -> None:
         """Keep the room of pods to come, for a time."""

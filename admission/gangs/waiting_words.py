@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from admission.gangs.queue_room import QueueShort
 from scheduler.reasons import Reason
 from topology.cluster_state import GangKey
-from topology.labels import GROUP_NAME
+from topology.labels import GROUP_NAME, REACH_MODE
 from topology.objects import Pod
 from topology.resources import CPU, GPU, MEMORY
 from topology.units import show_age, show_bytes
@@ -71,6 +71,18 @@ def behind(older: GangKey, passed: int, for_quota: bool) -> Waiting:
         f"Waits behind the older gang {older[0]}/{older[1]}, which waits for {what} and was passed {passed} times: "
         f"it goes first; give this gang a higher priority class if it must not wait",
         f"behind/{older[0]}/{older[1]}",
+    )
+
+
+def for_not_held(pods: Sequence[Pod], phase: str) -> Waiting:
+    """Pods of the missing phase exist and are not held: they are partners once they are on a node."""
+    first = pods[0].metadata.name
+    more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
+    return Waiting(
+        Reason.WAITING_FOR_PARTNER,
+        f"Its {phase} {first}{more} is on no node yet and not held (let go by hand, or {REACH_MODE}: preferred): "
+        f"this pod is planned within reach of it once it is. If it finds no node, see its Events",
+        f"not-held/{phase}",
     )
 
 

@@ -110,6 +110,17 @@ async def test_pods_that_another_gate_holds_are_waited_for(cluster: FileCluster,
         assert gated(cluster) == set()
 
 
+async def test_a_partner_that_nobody_holds_is_not_called_missing(cluster: FileCluster, tmp_path: Path) -> None:
+    """Pods that `isochrone release` let go one after the other: the last ones are not told that they are alone."""
+    async with controlling(cluster, tmp_path, partner_after="100ms"):
+        create(cluster, held("p0"), held("d0", annotations={"isochrone.dev/reach-mode": "preferred"}))
+        await until(lambda: reasons(cluster, "p0") == ["WaitingForPartner"])
+    assert events(cluster, "p0")[0][1] == (
+        "Its decode d0 is on no node yet and not held (let go by hand, or isochrone.dev/reach-mode: preferred): this "
+        "pod is planned within reach of it once it is. If it finds no node, see its Events"
+    )
+
+
 # --- a gang waits ------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from scheduler.request import GangRequest, Partner, PodRequest, ReachBound
 from topology.labels import DECODE, GPU_PRODUCT, HOSTNAME, LEAF, PHASES, PREFILL, SPINE, TRANSPORT, ZONE
-from topology.objects import Metadata, Node, NodeCondition, NodeSpec, NodeStatus, PodSpec, Taint
+from topology.objects import Container, Metadata, Node, NodeCondition, NodeSpec, NodeStatus, PodSpec, Resources, Taint
 from topology.resources import Amounts
 from topology.snapshot import Snapshot, snapshot_of
 from topology.units import parse_duration_us
@@ -84,9 +84,10 @@ def gang(
     )
 
 
-def partner(name: str, phase: str, *nodes: str) -> Partner:
-    """A pod that has its place, or with several nodes one that was released."""
-    return Partner(f"uid-{name}", name, phase, nodes, bound=len(nodes) == 1)
+def partner(name: str, phase: str, *nodes: str, gpus: int = 0) -> Partner:
+    """A pod that has its place, or with several nodes one that was released. It is known to hold these GPUs."""
+    spec = PodSpec(containers=(Container(resources=Resources(requests={"nvidia.com/gpu": gpus})),))
+    return Partner(f"uid-{name}", name, phase, nodes, bound=len(nodes) == 1, spec=spec if gpus else None)
 
 
 def snapshot_from(case: Mapping[str, Any]) -> Snapshot:

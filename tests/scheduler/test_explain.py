@@ -92,7 +92,8 @@ def test_placed_beyond_the_bound_is_said_first() -> None:
     )
     assert text == (
         "On gpu-004, 2.00 ms from prefill p-0, 1.00 ms over the bound of 1.00 ms (other zone, not measured); "
-        "planned gpu-001, Volcano chose gpu-004 outside the isochrone set; not among the scores kept"
+        "planned gpu-001, Volcano chose gpu-004 outside the isochrone set; without a score: it was ruled out when the "
+        "pod was decided"
     )
 
 
@@ -140,12 +141,12 @@ def test_waiting_says_who_is_missing() -> None:
     assert held_event(plan(gang(0, 2), snapshot)) == (
         Reason.WAITING_FOR_PARTNER,
         "The gang chat has no prefill pod yet, only 2 decode; it waits for 1 prefill, the minimum is 1 prefill, "
-        "1 decode. No node was looked at yet",
+        "1 decode; nodes are looked at then",
     )
     assert held_event(plan(gang(1, 2, minimum=(2, 4)), snapshot)) == (
         Reason.WAITING_FOR_GANG,
         "The gang chat has 1 prefill, 2 decode; it waits for 1 prefill, 2 decode more, the minimum is 2 prefill, "
-        "4 decode. No node was looked at yet. Raise the replicas, or lower isochrone.dev/min-prefill and "
+        "4 decode; nodes are looked at then. Raise the replicas, or lower isochrone.dev/min-prefill and "
         "isochrone.dev/min-decode",
     )
 
@@ -184,7 +185,7 @@ def test_the_block_of_a_planned_pod() -> None:
     assert placement_block(decision(made, "chat-decode-0"), made) == "\n".join(
         [
             "planned  gpu-001  score 63 = reach 35/60  fragmentation 16/24  balance 6/10  scarcity 5/5  order 1/1",
-            "pair     chat-prefill-0 on gpu-002  79.2 us modelled  bound 1.00 ms  same leaf, TCP",
+            "pair     worst: chat-prefill-0 on gpu-002  79.2 us modelled  bound 1.00 ms  same leaf, TCP",
             "next     gpu-003 59 (119 us, same spine, TCP)",
             "out      2 of 4: 1 beyond reach, 1 without 4 free GPUs",
             "set      topology.kubernetes.io/zone in (z1), 3 nodes",
@@ -211,7 +212,7 @@ def test_the_block_of_a_held_pod() -> None:
             "none     3 nodes checked, 2 beyond reach, 1 without 4 free GPUs",
             "gang     1 prefill, 1 decode together, every pair within 1.00 ms: room, but none of it within the bound",
             "nearest  gpu-002 and gpu-003  2.00 ms (other zone, not measured), 1.00 ms over the bound of 1.00 ms",
-            "room     best gpu-001: 2 free GPUs, 2 short",
+            "room     2 nodes have it; of the others nearest gpu-001: 2 free GPUs, 2 short",
             "helps    free 2 GPUs on gpu-001, or set isochrone.dev/reach to 2ms on all its pods",
             "facts    0.0s old",
         ]

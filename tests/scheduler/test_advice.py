@@ -85,8 +85,8 @@ def test_a_pod_larger_than_every_node_is_told_so() -> None:
         "prefill pod; 2 nodes checked, 2 without 16 free GPUs. Ask for at most 8 GPUs a prefill pod"
     )
     assert gang_block(made).splitlines()[3:5] == [
-        "room     no node of the cluster has 16 GPUs (largest: 8)",
-        "helps    ask for at most 8 GPUs a prefill pod",
+        "room   no node of the cluster has 16 GPUs (largest: 8)",
+        "helps  ask for at most 8 GPUs a prefill pod",
     ]
 
 

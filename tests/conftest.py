@@ -1,5 +1,8 @@
 """Property tests prove properties, not speed: no example fails because another program had the processor meanwhile.
 
+Their examples are the same in every run, so that a change is judged and not the day; new ones are looked for by
+`pytest --hypothesis-profile=explore tests`.
+
 And a connection whose other end was too slow to close it ends with its event loop: the garbage collector would find it
 in the middle of another test, and fail that one.
 """
@@ -8,8 +11,10 @@ import asyncio
 
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("any-machine", suppress_health_check=[HealthCheck.too_slow], deadline=None)
-settings.load_profile("any-machine")
+_ANY_MACHINE = settings(suppress_health_check=[HealthCheck.too_slow], deadline=None)
+settings.register_profile("same-examples", _ANY_MACHINE, derandomize=True)
+settings.register_profile("explore", _ANY_MACHINE)
+settings.load_profile("same-examples")
 
 _close = asyncio.SelectorEventLoop.close
 

@@ -130,7 +130,7 @@ async def _release(namespace: str | None, gang: str, pods: list[str], remove_web
         sys.stderr.write(f"isochrone: {failure}\n")
         return 1
     typer.echo(str(summary))
-    return 1 if summary.failed else 0
+    return 0 if summary.well else 1
 
 
 @app.command()

@@ -163,6 +163,43 @@ def test_a_wrong_template_is_refused_with_its_owner(small: Isochrone, cluster: C
     assert live_pods(cluster, namespace) == []
 
 
+def warned(cluster: Cluster, namespace: str, item: Object, *verb: str) -> list[str]:
+    """The warnings that kubectl prints for this; nothing is stored."""
+    flags = ("--dry-run=server", "--warnings-as-errors", "-n", namespace, "-f", "-")
+    try:
+        cluster.kubectl(*(verb or ("apply",)), *flags, input=json.dumps(item))
+    except RuntimeError as told:
+        return [line for line in str(told).splitlines() if "Warning:" in line]
+    return []
+
+
+def test_who_applies_an_owner_hears_what_its_pods_would_be_told_and_only_then(
+    small: Isochrone, cluster: Cluster, namespace: str
+) -> None:
+    item, _ = pair("chat", gpus=1)
+    item["spec"]["replicas"] = 0
+    told = "isochrone.dev/reech is no key of Isochrone and means nothing; did you mean isochrone.dev/reach?"
+    item["spec"]["template"]["metadata"].setdefault("annotations", {})["isochrone.dev/reech"] = "1ms"
+    assert [told in line for line in warned(cluster, namespace, item)] == [True]
+    cluster.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(item))
+    item["spec"]["minReadySeconds"] = 1
+    assert warned(cluster, namespace, item) == []  # the template is as it was
+    item["spec"]["template"]["spec"]["terminationGracePeriodSeconds"] = 1
+    item["metadata"].setdefault("annotations", {})["isochrone.dev/reach"] = "1ms"
+    both = warned(cluster, namespace, item)  # by one of the two webhooks, each once
+    assert ["stands on the Deployment" in line for line in both] == [False, True], both
+    cluster.kubectl("scale", "-n", namespace, "deployment", item["metadata"]["name"], "--replicas=0")
+    template = item["spec"]["template"]
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "CronJob",
+        "metadata": {"name": "nightly"},
+        "spec": {"schedule": "0 0 * * *", "jobTemplate": {"spec": {"template": template}}},
+    }
+    template["spec"]["restartPolicy"] = "Never"
+    assert [told in line for line in warned(cluster, namespace, job)] == [True]
+
+
 def test_signals_that_disagree_are_told_and_the_gang_is_placed(
     small: Isochrone, cluster: Cluster, new_namespace: NamespaceFactory
 ) -> None:

@@ -25,6 +25,7 @@ from admission.templates.manifest_file import Document
 from admission.templates.operator_templates import reader_of
 from admission.templates.pod_templates import PodTemplate, anywhere, mapping, of_workload
 from admission.templates.role_groups import is_production_stack, production_stack, role_based_group
+from admission.webhook.nonsense import labelled
 from admission.webhook.tagging import Entry, Tagging, tag
 from topology import labels
 from topology.objects import Pod
@@ -126,15 +127,14 @@ def admitted(
 def _entry(template: PodTemplate, rules: Rules, document: Document, known: Mapping[str, Mapping[str, str]]) -> Admitted:
     pod, namespace = template.pod, template.namespace
     looked = looked_at(pod, namespace, known)
-    labelled = labels.PHASE in (pod.metadata.labels or {}) or labels.GANG in (pod.metadata.labels or {})
     unread = [] if is_production_stack(document.content) else _not_strings(document, template)
     if unread:
         tagging = Tagging(namespace, denied=" ".join(f"{each}." for each in unread))
     elif looked.looks is Looks.NO:
         tagging = Tagging(namespace)
     else:
-        tagging = tag(pod, namespace, Entry.LABELLED if labelled else Entry.NAMESPACE, rules)
-    if tagging.phase and not labelled and not _wants_gpu(pod):
+        tagging = tag(pod, namespace, Entry.LABELLED if labelled(pod) else Entry.NAMESPACE, rules)
+    if tagging.phase and not labelled(pod) and not _wants_gpu(pod):
         looked = Looked(Looks.NO, _NO_GPU)
     group = existing_group(pod)
     warnings = [tagging.denied] if tagging.denied else []

@@ -13,6 +13,7 @@ know a plan: released pods go wherever Volcano puts them. Other systems' gates a
 from __future__ import annotations
 
 import asyncio
+import difflib
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Final
@@ -33,6 +34,7 @@ WEBHOOK_CONFIGURATION: Final = "zz-isochrone"
 
 _PAGE: Final = 500
 _AT_ONCE: Final = 8
+_NAMED: Final = 3
 _TRIES: Final = 5  # another system may remove its own gate between our read and our patch
 _SWEEPS: Final = 5
 _SETTLE_S: Final = 2.0  # API servers notice within about a second that a webhook is gone
@@ -46,6 +48,12 @@ class Summary:
 
     released: int
     failed: int
+    found: bool = True  # False: a gang was named, and no held pod is of it
+
+    @property
+    def well(self) -> bool:
+        """Everything that was asked for is done."""
+        return self.found and not self.failed
 
     def __str__(self) -> str:
         return f"released {self.released} pod{'' if self.released == 1 else 's'}, {self.failed} failed"
@@ -87,8 +95,11 @@ async def release(
         there = await api.delete(WEBHOOKS.format(WEBHOOK_CONFIGURATION))
         say(f"webhook configuration {WEBHOOK_CONFIGURATION} {'removed' if there else 'was gone already'}")
     released, failed, seen = 0, 0, set[str]()
+    others: set[str] = set()
     for sweep in range(_SWEEPS):
-        held = [pod for pod in await _waiting(api, namespace) if pod in chosen]
+        waiting = await _waiting(api, namespace)
+        held = [pod for pod in waiting if pod in chosen]
+        others.update(pod.metadata.label(GANG) for pod in waiting if pod.has_gate(GATE))
         seen.update(pod.metadata.name for pod in held)
         outcomes = await _release_all(api, held, say)
         released += sum(outcomes)
@@ -100,7 +111,23 @@ async def release(
     for name in sorted(chosen.pods - seen):
         say(f"{namespace}/{name} is not there or not held by Isochrone")
         failed += 1
-    return Summary(released, failed)
+    found = not gang or bool(pods or seen)
+    if not found:
+        say(_no_such_gang(gang, namespace, others - {"", gang}))
+    return Summary(released, failed, found)
+
+
+def _no_such_gang(gang: str, namespace: str | None, others: Collection[str]) -> str:
+    """With the gangs of a like name that have held pods; else with a few of all."""
+    where = f"namespace {namespace}" if namespace else "any namespace"
+    close = difflib.get_close_matches(gang, sorted(others), n=_NAMED)
+    more = f"; did you mean {' or '.join(close)}?" if close else ""
+    if not close and others:
+        shown = sorted(others)[:_NAMED]
+        more = f"; held there: {', '.join(shown)}{' and more' if len(others) > len(shown) else ''}"
+    elif not others and namespace:
+        more = "; nothing is held there: name another with -n, or --all"
+    return f"no held pod of gang {gang} in {where}{more}"
 
 
 async def _waiting(api: KubeApi, namespace: str | None) -> list[Pod]:

@@ -92,7 +92,10 @@ def _vllm_findings(found: list[tuple[str, str]]) -> Iterator[Finding]:
     if decided or not found:
         return
     if not any(kv_role == "kv_both" for _, kv_role in found):
-        yield Finding(Says.OPEN, "vLLM --kv-transfer-config")
+        # A variable that cannot be read here is no misspelling.
+        wrong = next((kv_role[:40] for _, kv_role in found if kv_role and "$" not in kv_role), "")
+        allowed = f"vLLM kv_role {wrong!r} (it takes kv_producer, kv_consumer or kv_both)"
+        yield Finding(Says.OPEN, allowed if wrong else "vLLM --kv-transfer-config")
         return
     # NIXL users write kv_both on both sides; it says that KV moves, not which way.
     if any(name != "MultiConnector" for name, _ in moves):

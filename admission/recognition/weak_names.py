@@ -86,7 +86,7 @@ def hints(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
             return
 
 
-def aggregated(_pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+def aggregated(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     """A known engine whose own command line says nothing of separation, or is not there to be read."""
     engines = [call.program for call in calls if call.program.engine]
     for program in engines:
@@ -94,7 +94,12 @@ def aggregated(_pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
             yield Finding(Says.AGGREGATED, f"{program.engine} without disaggregation")
             return
     if engines:
-        yield Finding(Says.OPEN, f"{engines[0].engine} started by a script, file or variable that is not read")
+        first = next(number for number, call in enumerate(calls) if call.program.engine)
+        bare = not pod.spec.containers[first].command and not pod.spec.containers[first].args
+        how = (
+            "image without command and arguments" if bare else "started by a script, file or variable that is not read"
+        )
+        yield Finding(Says.OPEN, f"{engines[0].engine} {how}")
 
 
 def _plainly_aggregated(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:

@@ -1,6 +1,6 @@
 """AdmissionReview v1: bytes in, bytes out.
 
-Decides which reviews concern us (the creation of a pod, nothing else) and how a tagging is put into an answer. It
+Decides which reviews concern us (pods that are created, and owners for their templates) and how the answer is put. It
 must never know why a pod is tagged, nor HTTP. A review that is none is BadInput; a pod that cannot be read is
 allowed with a warning, because an inference pod must never be lost to our reading of it.
 """
@@ -18,13 +18,15 @@ import msgspec
 from admission.recognition.key_places import on_described
 from admission.recognition.signals import BUILT_IN, Rules
 from admission.webhook import json_patch
-from admission.webhook.nonsense import Owner, above_size, nonsense
+from admission.webhook.nonsense import Owner, above_size, labelled, nonsense
 from admission.webhook.tagging import Entry, Tagging, sentence, tag
+from admission.webhook.template_words import raw_templates, template_words
 from topology.bad_input import BadInput
 from topology.objects import Pod
 
 _API_VERSION: Final = "admission.k8s.io/v1"
 _KIND: Final = "AdmissionReview"
+_MAX_WARNING: Final = 240  # the API server cuts warnings above 256 bytes
 
 
 class Result(StrEnum):
@@ -51,6 +53,7 @@ class Request(msgspec.Struct, frozen=True, rename="camel"):
     sub_resource: str = ""
     resource: _Resource = _Resource()
     object: msgspec.Raw = msgspec.Raw(b"null")
+    old_object: msgspec.Raw = msgspec.Raw(b"null")
 
     @property
     def creates_owner(self) -> bool:
@@ -143,25 +146,39 @@ def answer(request: Request, entry: Entry, rules: Rules = BUILT_IN) -> Reply:
     return _encoded(request.uid, tagging)
 
 
-def judged(request: Request) -> Reply:
+def judged(request: Request, rules: Rules = BUILT_IN) -> Reply:
     """The validating part: refuses an owner whose template nobody could mean, and says what it can never fulfil.
 
-    Of any object it says which keys of ours stand on it and not on its pod template; that is never refused.
+    Of any object it says which keys of ours stand on it and not on its pod template, and, where that template is new,
+    what its pods would be told; those are never refused.
     """
     try:
-        lost = on_described(_OBJECT.decode(request.object)) if request.applies_object else []
+        if not request.applies_object:
+            return _verdict(request.uid, (), ())
+        content = _OBJECT.decode(request.object)
+        wrong: Sequence[BadInput] = ()
+        told: list[str] = []
         if request.creates_owner:
             owner = _OWNER.decode(request.object)
             pod, replicas = owner.template, 1 if owner.spec.replicas is None else owner.spec.replicas
+            # Without a label of ours nobody looks at its pods but in an enabled namespace: said, not refused.
+            wrong = nonsense(pod) if labelled(pod) else ()
             # Another owner may bring the rest, and none at all is a way to wait: said, not refused.
-            return _verdict(request.uid, nonsense(pod), tuple(above_size(pod, replicas)) if replicas else (), lost)
-        return _verdict(request.uid, (), (), lost)
+            told += map(sentence, above_size(pod, replicas) if replicas else ())
+        if request.operation == "CREATE" or raw_templates(content) != raw_templates(_old(request)):
+            told += template_words(content, request.namespace, rules, bool(wrong))
+        return _verdict(request.uid, wrong, [*told, *on_described(content)])
     except (msgspec.DecodeError, RecursionError) as error:
         return untouched(request.uid, f"Isochrone cannot read this object: {error}"[:240], Result.FAILED)
 
 
-def _verdict(uid: str, wrong: Sequence[BadInput], unwise: Sequence[BadInput], lost: Sequence[str]) -> Reply:
-    warnings = tuple(text[:240] for text in (*map(sentence, unwise), *lost))
+def _old(request: Request) -> dict[str, Any]:
+    found = msgspec.json.decode(request.old_object)
+    return found if isinstance(found, dict) else {}
+
+
+def _verdict(uid: str, wrong: Sequence[BadInput], told: Sequence[str]) -> Reply:
+    warnings = tuple(text if len(text) <= _MAX_WARNING else text[: _MAX_WARNING - 3] + "..." for text in told)
     if not wrong:
         return Reply(_encode(_Response(uid, True, warnings=warnings)), Result.UNTOUCHED)
     refused = _Response(uid, False, status=_Status(" ".join(map(sentence, wrong)), 400), warnings=warnings)

@@ -84,7 +84,7 @@ class Webhook:
         app = web.Application(client_max_size=MAX_BODY_BYTES)
         for entry in Entry:
             app.router.add_route("*", f"/mutate/{entry}", self._answering(entry, self._tagging(entry)))
-        app.router.add_route("*", _VALIDATE, self._answering(_VALIDATING, review.judged))
+        app.router.add_route("*", _VALIDATE, self._answering(_VALIDATING, self._judging))
         app.router.add_route("*", "/{path:.*}", _unknown)
         return app
 
@@ -94,6 +94,9 @@ class Webhook:
 
     def _tagging(self, entry: Entry) -> Callable[[review.Request], Reply]:
         return lambda request: review.answer(request, entry, self.rules.rules)
+
+    def _judging(self, request: review.Request) -> Reply:
+        return review.judged(request, self.rules.rules)
 
     def _answering(
         self, entry: str, decide: Callable[[review.Request], Reply]

@@ -236,6 +236,30 @@ async def test_by_gang_and_by_name(cluster: Cluster, api: KubeApi) -> None:
     assert said[-1] == "prod/x-0 is not there or not held by Isochrone"
 
 
+@pytest.mark.parametrize(
+    ("gang", "namespace", "told"),
+    [
+        ("chta", "prod", "no held pod of gang chta in namespace prod; did you mean chat?"),
+        ("nosuch", None, "no held pod of gang nosuch in any namespace; held there: chat, code"),
+        (
+            "chat",
+            "dev",
+            "no held pod of gang chat in namespace dev; nothing is held there: name another with -n, or --all",
+        ),
+        ("gone", "prod", "no held pod of gang gone in namespace prod; held there: chat, code"),
+    ],
+)
+async def test_a_gang_that_nobody_holds_is_said_with_names_that_are_close(
+    cluster: Cluster, api: KubeApi, gang: str, namespace: str | None, told: str
+) -> None:
+    cluster.add(pod("p-0"), pod("x-0", gang="code"), pod("y-0", gang="gone", gates=()))
+    said: list[str] = []
+    summary = await release(api, gang=gang, namespace=namespace, say=said.append)
+    assert (said, summary.well, str(summary)) == ([told], False, "released 0 pods, 0 failed")
+    assert (await release(api, gang="chat", namespace="prod")).well
+    assert (await release(api, namespace="prod")).well  # nothing to do is well, where no gang is named
+
+
 async def test_all_with_the_webhook_first_and_a_late_pod(cluster: Cluster, api: KubeApi) -> None:
     cluster.add(pod("p-0"), pod("q-0", namespace="dev"))
 

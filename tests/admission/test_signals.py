@@ -84,7 +84,12 @@ VLLM: list[tuple[list[str] | None, list[str], str | None, str]] = [
     (None, ["--kv-transfer-config.kv_role", "kv_producer"], "prefill", "vLLM kv_role kv_producer"),
     (None, ["--kv-transfer-config.kv_role=kv_consumer"], "decode", "vLLM kv_role kv_consumer"),
     (None, ["--kv-transfer-config", config("kv_both")], None, "vLLM kv_role kv_both"),
-    (None, ["--kv-transfer-config", config("sideways")], None, HIDDEN),
+    (
+        None,
+        ["--kv-transfer-config", config("sideways")],
+        None,
+        "vLLM kv_role 'sideways' (it takes kv_producer, kv_consumer or kv_both)",
+    ),
     (None, ["--kv-transfer-config", multi("kv_producer", "kv_both")], "prefill", "vLLM kv_role kv_producer"),
     (None, ["--kv-transfer-config", multi("kv_consumer", depth=3)], "decode", "vLLM kv_role kv_consumer"),
     (None, ["--kv-transfer-config", multi("kv_consumer", depth=20)], None, HIDDEN),

@@ -244,8 +244,10 @@ def test_the_validating_part_is_shown_owners_alone_and_is_no_condition_for_anyth
         assert hook["clientConfig"]["service"]["path"] == "/validate"
         assert hook["matchConditions"], "without a condition every owner of the cluster would be sent"
         assert not any("pods" in rule["resources"] for rule in hook["rules"])
-    (rule,) = owner["rules"]
-    assert (rule["operations"], rule["resources"]) == (["CREATE"], ["deployments", "statefulsets"])
+    assert owner["rules"] == misplaced["rules"]
+    assert not any("/" in resource for rule in owner["rules"] for resource in rule["resources"])  # no status, no scale
+    names = [each["name"] for each in owner["matchConditions"]]
+    assert names == ["template-has-a-key-of-ours", "template-is-new", "may-be-refused-or-made-by-a-person"]
 
 
 def test_what_we_wrote_is_protected_from_everybody_but_us() -> None:

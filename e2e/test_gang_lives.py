@@ -3,6 +3,7 @@
 Its Volcano has the `preempt` action, which Volcano's default conf leaves out.
 """
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -334,6 +335,51 @@ def test_a_rolling_update_that_may_lose_nobody(isochrone: Isochrone, cluster: Cl
     cluster.kubectl("rollout", "restart", "deployment/chat-decode", "-n", namespace)
     cluster.kubectl("rollout", "status", "deployment/chat-decode", "-n", namespace, "--timeout=120s")
     all_within(cluster, namespace)
+
+
+def patch_decode(cluster: Cluster, namespace: str, template: Object) -> None:
+    """Another pod template of the decode half."""
+    change = json.dumps({"spec": {"template": template}})
+    cluster.kubectl("patch", "deployment", "chat-decode", "-n", namespace, "--type=strategic", "-p", change)
+
+
+def test_a_held_gang_whose_minimum_is_lowered(isochrone: Isochrone, cluster: Cluster, namespace: str) -> None:
+    """Six decode pods of 6 GPUs do not fit four nodes, two do. The Deployment adds one new pod to the two that are
+    left, and removes none of them before that one runs."""
+    cluster.create(phased(PREFILL, replicas=2), namespace)
+    cluster.create(phased(DECODE, replicas=6, gpus=6, annotations={"isochrone.dev/min-decode": "6"}), namespace)
+    cluster.wait_for(lambda: len(live_pods(cluster, namespace)) == 8, LIMIT_S, "eight pods")
+    wait_event(cluster, namespace, live_pods(cluster, namespace)[0].name, "InsufficientGPU")
+    cluster.kubectl("scale", "deployment", "chat-decode", "--replicas=2", "-n", namespace)
+    cluster.wait_for(lambda: len(live_pods(cluster, namespace)) == 4, LIMIT_S, "four pods")
+    patch_decode(cluster, namespace, {"metadata": {"annotations": {"isochrone.dev/min-decode": "2"}}})
+    cluster.kubectl("rollout", "status", "deployment/chat-decode", "-n", namespace, "--timeout=60s")
+    cluster.wait_for(lambda: len(bound_pods(cluster, namespace)) == 4, LIMIT_S, "two and two run")
+    all_within(cluster, namespace, at_least=4)
+    (group,) = cluster.api("GET", f"/apis/scheduling.volcano.sh/v1beta1/namespaces/{namespace}/podgroups")["items"]
+    assert group["spec"]["minTaskMember"] == {PREFILL: 1, DECODE: 2}
+
+
+@pytest.mark.full
+def test_an_older_template_that_has_no_room_is_ended_as_advised(
+    isochrone: Isochrone, cluster: Cluster, namespace: str
+) -> None:
+    """No node has the 9 GPUs that the first template asks for. The second asks for 2; the old ReplicaSet is deleted."""
+    cluster.create(phased(PREFILL), namespace)
+    cluster.create(phased(DECODE, replicas=2, gpus=9, annotations={"isochrone.dev/min-decode": "2"}), namespace)
+    cluster.wait_for(lambda: len(live_pods(cluster, namespace)) == 3, LIMIT_S, "three pods")
+    sets = cluster.api("GET", f"/apis/apps/v1/namespaces/{namespace}/replicasets")["items"]
+    (old,) = [each["metadata"]["name"] for each in sets if each["metadata"]["name"].startswith("chat-decode")]
+    patch_decode(cluster, namespace, {"spec": {"containers": [{"name": "engine", "resources": resources(2)}]}})
+
+    def advised() -> bool:
+        texts = [e["message"] for p in live_pods(cluster, namespace) for e in events(cluster, namespace, p.name)]
+        return any(f"delete ReplicaSet {old}, none of whose pods runs" in text for text in texts)
+
+    cluster.wait_for(advised, LIMIT_S, "the way out is told")
+    cluster.kubectl("delete", "replicaset", old, "-n", namespace)
+    cluster.kubectl("rollout", "status", "deployment/chat-decode", "-n", namespace, "--timeout=60s")
+    all_within(cluster, namespace, at_least=2)
 
 
 @pytest.mark.full

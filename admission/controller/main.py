@@ -119,7 +119,9 @@ class Controller:
         self.events = EventSink(
             api, "isochrone-controller", settings=EventSettings(busy_wait_s=30.0), busy=lambda: self.batch.busy
         )
-        self.announcer = Announcer(self.state, self.events, gatekeeper, self.decisions, self.pod_groups.objects, self)
+        self.announcer = Announcer(
+            self.state, self.events, gatekeeper, self.decisions, self.pod_groups.objects, self, self.owners.template_of
+        )
         timing = BatchSettings(
             quiet_s=settings.quiet / 1e6, partner_s=settings.partner_after / 1e6, reserve_s=settings.reserve_for
         )
@@ -132,6 +134,7 @@ class Controller:
             self.owners.top_owner,
             lambda pods: come_later(pods, self.owners.controller_of, self.owners.top_workload),
             timing,
+            self.owners.template_of,
         )
         fairness = Fairness(
             self.state,
@@ -159,7 +162,7 @@ class Controller:
             fairness,
             pod_groups=groups,
             replicas=self.owners.replicas,
-            superseded=self.owners.superseded,
+            template_of=self.owners.template_of,
             settings=timing,
         )
         self.renewal = Renewal(self.state, gatekeeper, self.announcer, self.snapshot, settings.replan_after)

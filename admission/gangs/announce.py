@@ -21,6 +21,7 @@ from typing import Final, Protocol, TypeVar
 from admission.gangs.gang_request import GangView, view_of
 from admission.gangs.let_go import Gatekeeper
 from admission.gangs.pod_group import API_VERSION
+from admission.gangs.rollout import TemplateOf, no_template
 from admission.gangs.waiting_words import Waiting
 from scheduler.decision import Decision, PairReach, Plan
 from scheduler.decision_log import DecisionLog
@@ -85,9 +86,11 @@ class Announcer:
         decisions: DecisionLog,
         pod_groups: Mapping[str, PodGroup],
         facts: Facts,
+        template_of: TemplateOf = no_template,
     ) -> None:
         self._state, self._events, self.gatekeeper = state, events, gatekeeper
         self._decisions, self._pod_groups, self._facts = decisions, pod_groups, facts
+        self._template_of = template_of
         self._planned: OrderedDict[str, _Planned] = OrderedDict()
         self._news: OrderedDict[str, str] = OrderedDict()  # uid to what its annotation says now
         self._to_annotate: OrderedDict[str, tuple[Pod, dict[str, str]]] = OrderedDict()
@@ -255,7 +258,11 @@ class Announcer:
         known = self._planned.pop(uid, None)
         decision = known.decision if known is not None else self._decisions.get(uid)
         table = self._state.table()
-        view = views[key] if key in views else views.setdefault(key, view_of(key, self._state.gang_pods(*key)))
+        view = (
+            views[key]
+            if key in views
+            else views.setdefault(key, view_of(key, self._state.gang_pods(*key), self._template_of))
+        )
         pair = self._worst_pair(pod, view)
         bound_us, mode = view.settings.reach_us, view.settings.mode
         told_us = known.plan.request.bound.us if known is not None else bound_us
@@ -287,7 +294,7 @@ class Announcer:
     async def _watch_pairs(self) -> None:
         """Say of running pods whose worst pair is beyond its bound since a node changed. They are left running."""
         for key in list(self._state.gangs()):
-            view = view_of(key, self._state.gang_pods(*key))
+            view = view_of(key, self._state.gang_pods(*key), self._template_of)
             if view.settings.mode == REQUIRED:
                 for pod in view.bound:
                     pair = self._worst_pair(pod, view)

@@ -20,6 +20,7 @@ from admission.gangs.gang_request import GangView, complete, lost_partners, view
 from admission.gangs.gang_track import BatchSettings, Track
 from admission.gangs.identity import podgroup_name
 from admission.gangs.pod_group import group_names, is_ours
+from admission.gangs.rollout import TemplateOf
 from admission.gangs.sweep import Sweep
 from admission.gangs.turn import Turn
 from admission.gangs.waiting_words import for_group, for_lost
@@ -46,11 +47,11 @@ class BatchAdmission:
         *,
         pod_groups: Mapping[str, PodGroup],
         replicas: Callable[[], Mapping[str, int]],
-        superseded: Callable[[Pod], bool],
+        template_of: TemplateOf,
         settings: BatchSettings | None = None,
     ) -> None:
         self._state, self._turn, self._departures, self._fairness = state, turn, departures, fairness
-        self._pod_groups, self._replicas, self._superseded = pod_groups, replicas, superseded
+        self._pod_groups, self._replicas, self._template_of = pod_groups, replicas, template_of
         self._settings = settings or BatchSettings()
         self._tracks: dict[GangKey, Track] = {}
         self._lively: set[GangKey] = set()  # those that may be due some time; a gang that runs is not
@@ -159,7 +160,7 @@ class BatchAdmission:
         claim = [key for key in ranked if any(_awaits_room(pod) for pod in gangs[key].values())]
         for key, take in (*((k, self._turn.keep_again) for k in keep), *((k, self._turn.claim_again) for k in claim)):
             try:
-                view = view_of(key, self._state.gang_pods(*key), self._superseded)
+                view = view_of(key, self._state.gang_pods(*key), self._template_of)
                 if view.started:
                     take(self._tracks[key], view, now)
             except Exception:
@@ -238,7 +239,7 @@ class BatchAdmission:
         if track.group_made and not track.going and none_held:
             track.waiting_growth = None  # all of it was let go: by far the most common look
             return
-        view = view_of(key, pods, self._superseded)
+        view = view_of(key, pods, self._template_of)
         track.going &= {p.metadata.uid for p in view.held}
         if track.going:
             track.doubtful = [letting for letting in track.doubtful if letting.pod.metadata.uid in track.going]

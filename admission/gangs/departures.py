@@ -16,6 +16,7 @@ from admission.gangs.gang_track import BatchSettings, Track
 from admission.gangs.let_go import Gatekeeper, Letting
 from admission.gangs.pod_group import TopOwner, differs, group_names, is_ours, wanted_pod_group
 from admission.gangs.pod_group_form import OPTIONAL
+from admission.gangs.rollout import TemplateOf, no_template
 from admission.gangs.units import units_by_uid
 from scheduler.decision import Plan
 from topology.clock import monotonic_s
@@ -45,10 +46,11 @@ class Departures:
         top_owner: TopOwner,
         more_later: Callable[[Sequence[Pod]], bool],
         settings: BatchSettings,
+        template_of: TemplateOf = no_template,
     ) -> None:
         self._state, self.gatekeeper, self._words = state, gatekeeper, words
         self._pod_groups, self._top_owner, self.more_later = pod_groups, top_owner, more_later
-        self.settings = settings
+        self.settings, self._template_of = settings, template_of
         self._under_way = 0
         self.known_fields: frozenset[str] = frozenset(OPTIONAL)  # of a PodGroup, in this cluster
 
@@ -152,7 +154,7 @@ class Departures:
 
     def needs_of(self, key: GangKey) -> dict[str, str]:
         """What the minimum of a gang needs, from those of its pods that run."""
-        view = view_of(key, self._state.gang_pods(*key))
+        view = view_of(key, self._state.gang_pods(*key), self._template_of)
         wanted = wanted_pod_group(view, view.bound, self._top_owner, {}, self.more_later, self.known_fields)
         needs: dict[str, str] = wanted["spec"]["minResources"]
         return needs

@@ -6,16 +6,17 @@ isochrone set), what bound and minimum hold. It must never know the API server o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 
 from admission.gangs.pod_settings import PodSettings, read_settings
+from admission.gangs.rollout import TemplateOf, no_template, of_older, to_fill
 from admission.gangs.units import largest
-from scheduler.request import GangRequest, Partner, ReachBound, pod_request_of
+from scheduler.request import GangRequest, Partner, PodRequest, ReachBound, pod_request_of
 from topology.cluster_state import GangKey
-from topology.labels import DECISION, DECODE, GATE, PHASE, PREFERRED, PREFILL, REACH_MODE, REQUIRED
+from topology.labels import DECISION, DECODE, GATE, PHASE, PHASES, PREFERRED, PREFILL, REACH_MODE, REQUIRED
 from topology.objects import Pod
 from topology.selectors import selects_node
 from topology.snapshot import NodeTable
@@ -33,6 +34,8 @@ class GangView:
     settings: PodSettings
     explicit_minimum: bool
     problems: tuple[str, ...]
+    fill: tuple[Pod, ...] = ()  # members of an older template, without whom the minimum is not reached
+    replaced: tuple[Pod, ...] = ()  # gated, of an older template, and not needed
 
     @property
     def held(self) -> tuple[Pod, ...]:
@@ -45,20 +48,20 @@ class GangView:
         return bool(self.released or self.bound)
 
 
-def view_of(key: GangKey, pods: Sequence[Pod], superseded: Callable[[Pod], bool] = lambda _: False) -> GangView:
+def view_of(key: GangKey, pods: Sequence[Pod], template_of: TemplateOf = no_template) -> GangView:
     """Sort a gang's live pods (terminating ones left out) and settle what holds for all of them.
 
-    Where pods differ, the stricter wins: the smallest bound, the largest message, the largest minimum. Gated pods of
-    a superseded template count for nothing: they never started, and their settings would hold up those that replace
-    them, whose Deployment in turn removes the old pods only once the new ones run.
+    Where pods differ, the stricter wins: the smallest bound, the largest message, the largest minimum. Only pods of
+    the newest template have a say, else the old ones would hold up those that replace them. Gated pods of an older
+    one are members as far as the minimum is not reached without them.
     """
-    live = sorted(
-        (p for p in pods if p.metadata.deletion_timestamp is None and not (p.has_gate(GATE) and superseded(p))),
-        key=lambda p: p.metadata.name,
-    )
+    everybody = sorted((p for p in pods if p.metadata.deletion_timestamp is None), key=lambda p: p.metadata.name)
+    older = of_older(everybody, template_of)
+    held_back = [p for p in everybody if p.metadata.uid in older and p.has_gate(GATE)]
+    live = [p for p in everybody if p.metadata.uid not in older or not p.has_gate(GATE)]
     gated = [p for p in live if p.has_gate(GATE) and not p.spec.node_name]
-    settings, explicit, problems = _settings(live)
-    return GangView(
+    settings, explicit, problems = _settings([p for p in live if p.metadata.uid not in older])
+    view = GangView(
         key=key,
         members=tuple(p for p in gated if len(p.spec.scheduling_gates or ()) == 1),
         blocked=tuple(p for p in gated if len(p.spec.scheduling_gates or ()) > 1),
@@ -67,6 +70,21 @@ def view_of(key: GangKey, pods: Sequence[Pod], superseded: Callable[[Pod], bool]
         settings=settings,
         explicit_minimum=explicit,
         problems=problems,
+    )
+    return _filled(view, held_back, older) if held_back else view
+
+
+def _filled(view: GangView, held_back: Sequence[Pod], older: Mapping[str, int]) -> GangView:
+    """With those whom the minimum lacks."""
+    here = [p.metadata.label(PHASE) for p in (*view.held, *view.released, *view.bound)]
+    lacking = {phase: needed_of(view, phase) - here.count(phase) for phase in PHASES}
+    fill = to_fill((p for p in held_back if len(p.spec.scheduling_gates or ()) == 1), lacking, older)
+    chosen = {p.metadata.uid for p in fill}
+    return replace(
+        view,
+        members=tuple(sorted((*view.members, *fill), key=lambda p: p.metadata.name)),
+        fill=tuple(fill),
+        replaced=tuple(p for p in held_back if p.metadata.uid not in chosen),
     )
 
 
@@ -116,14 +134,26 @@ def request_of(view: GangView, table: NodeTable) -> GangRequest:
         bound=ReachBound(settings.reach_us, settings.reach_size_bytes),
         pairing=settings.pairing,
         mode=settings.mode,
-        min_prefill=(settings.min_prefill or 1) * unit_size(view, PREFILL),
-        min_decode=(settings.min_decode or 1) * unit_size(view, DECODE),
+        min_prefill=needed_of(view, PREFILL),
+        min_decode=needed_of(view, DECODE),
     )
+
+
+def needed_of(view: GangView, phase: str) -> int:
+    """The minimum of this phase, in pods."""
+    settings = view.settings
+    return ((settings.min_prefill if phase == PREFILL else settings.min_decode) or 1) * unit_size(view, phase)
 
 
 def unit_size(view: GangView, phase: str) -> int:
     """Pods that make up one member of this phase; the minimum counts members."""
     return largest(p for p in (*view.held, *view.released, *view.bound) if p.metadata.label(PHASE) == phase)
+
+
+def newest_of(view: GangView) -> dict[str, PodRequest]:
+    """Phase to what a held pod of the newest template asks; phases without one are left out."""
+    fill = {p.metadata.uid for p in view.fill}
+    return {p.metadata.label(PHASE): pod_request_of(p) for p in view.members if p.metadata.uid not in fill}
 
 
 def lost_partners(view: GangView, table: NodeTable) -> tuple[Pod, ...]:
@@ -140,8 +170,11 @@ def complete(view: GangView, replicas: Mapping[str, int]) -> bool:
     """Whether everybody who is to come is here, so that nothing is gained by waiting for a quiet moment.
 
     `replicas` is owner uid to wanted pods. True when every owner has as many live pods as it wants; and for pods
-    without a known owner, when a minimum was stated and is there.
+    without a known owner, when a minimum was stated and is there. Never while pods of an older template fill: their
+    Deployment may be about to replace them.
     """
+    if view.fill:
+        return False
     pods = view.held + view.released + view.bound
     per_owner: dict[str, int] = {}
     ownerless: list[Pod] = []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from admission.gangs.rollout import Template
 from topology.objects import OwnerReference, Pod, Workload
 
 _MAX_CHAIN = 5
@@ -19,7 +20,6 @@ class Owners:
     def __init__(self) -> None:
         self._workloads: dict[str, Workload] = {}
         self._replicas: dict[str, int] = {}
-        self._newest: dict[str, int] = {}  # Deployment uid to the highest revision of its ReplicaSets
 
     def apply(self, changes: Iterable[tuple[Workload | None, Workload | None]]) -> None:
         """Workloads that came, changed or went. One without a replica count wants one pod (the API's default)."""
@@ -29,8 +29,6 @@ class Owners:
                 self._replicas.pop(old.metadata.uid, None)
             if new is not None:
                 self._workloads[new.metadata.uid] = new
-                if (above := new.metadata.controller) is not None:
-                    self._newest[above.uid] = max(self._newest.get(above.uid, 0), _revision(new))
                 self._replicas[new.metadata.uid] = 1 if new.spec.replicas is None else new.spec.replicas
 
     def replicas(self) -> Mapping[str, int]:
@@ -53,15 +51,15 @@ class Owners:
             found, owner = workload, workload.metadata.controller
         return found
 
-    def superseded(self, pod: Pod) -> bool:
-        """The pod's ReplicaSet has a younger sibling of the same Deployment: its template is not wanted any more."""
+    def template_of(self, pod: Pod) -> Template | None:
+        """Which revision of its Deployment the pod is; None where it has no Deployment, or the revision is unknown."""
         owner = pod.metadata.controller
         mine = self._workloads.get(owner.uid) if owner is not None else None
         above = mine.metadata.controller if mine is not None else None
         if mine is None or above is None or above.kind != "Deployment":
-            return False
-        newest = self._newest.get(above.uid, 0)
-        return 0 < _revision(mine) < newest
+            return None
+        revision = _revision(mine)
+        return Template(above.uid, revision) if revision > 0 else None
 
     def top_owner(self, pod: Pod) -> OwnerReference | None:
         """The last controlling owner that is known from the pod upwards; None for a pod that nobody controls."""

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from admission.gangs.departures import Departures
 from admission.gangs.expected import Expected, WorkloadOf, expected_of, is_expected, one_after_the_other, still_to_come
 from admission.gangs.fairness import Fairness, Older, priority_of
-from admission.gangs.gang_request import GangView, request_of
+from admission.gangs.gang_request import GangView, newest_of, request_of
 from admission.gangs.gang_track import BatchSettings, Track
 from admission.gangs.identity import podgroup_name
 from admission.gangs.let_go import Letting
@@ -21,6 +21,7 @@ from admission.gangs.overtaking import Standing
 from admission.gangs.pod_group import moved
 from admission.gangs.promised import QUEUE_LAG_S
 from admission.gangs.queue_room import QueueRoom, QueueShort, least_of
+from admission.gangs.rollout import all_new, left_to_its_owner, replaced_first
 from admission.gangs.units import plan_units, short_units, unit_of, units_by_uid
 from admission.gangs.waiting_words import (
     Waiting,
@@ -106,7 +107,8 @@ class Turn:
         request = replace(asked, members=members)
         result = plan_units(request, units, snapshot, self._policy)
         self.plans += 1
-        if result.outcome == Outcome.HELD and self._voice.is_news(view, result):
+        stuck = self._stuck(view, request, units, snapshot, result)
+        if stuck is None and result.outcome == Outcome.HELD and self._voice.is_news(view, result):
             # Advice costs several searches; said once, found once.
             result = plan_units(request, units, snapshot, self._policy, advise=True)
         left_out = sum(not is_expected(uid) for uid in result.places) < len(view.members)
@@ -121,7 +123,10 @@ class Turn:
             made = self._fairness.by_preemption(view.key, view, request, units, snapshot, now_s)
             if made is not None and not expected.pods:
                 return self._preempt(track, view, made, snapshot, room, older(), now_s)
-            self._voice.held(view, result)
+            if stuck is not None:
+                self.say(view.held, stuck)
+            else:
+                self._voice.held(view, result)
             self._beyond_queue(view, members, queue_short)
             return None
         # Pods for whom room was kept pass nobody: it was theirs before.
@@ -137,7 +142,19 @@ class Turn:
             self._voice.left_out(view, result)
             self._beyond_queue(view, members, queue_short)
         self._fairness.went(view.key, before, result, room)
+        self.say(view.replaced, left_to_its_owner())
         return self._go(track, view, result, nominate=True)
+
+    def _stuck(
+        self, view: GangView, request: GangRequest, units: Mapping[str, str], snapshot: Snapshot, result: Plan
+    ) -> Waiting | None:
+        """What to say if pods of an older template keep the gang from a plan that it would have with new ones."""
+        if not view.fill or result.places or result.outcome in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG):
+            return None
+        new = all_new(request, view.fill, newest_of(view))
+        if new == request or not plan_units(new, units, snapshot, self._policy).places:
+            return None
+        return replaced_first(view.fill, (*view.released, *view.bound), reason_of(result))
 
     def _preempt(
         self,

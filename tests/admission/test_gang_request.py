@@ -246,7 +246,7 @@ def test_owners_are_asked_before_the_minimum() -> None:
     assert complete(one, {"rs-d": 1})
 
 
-# --- partners on nodes that are not known, and templates that are not wanted any more -----------
+# --- partners on nodes that are not known -------------------------------------------------------
 
 
 def test_nobody_joins_partners_whose_nodes_are_not_known() -> None:
@@ -254,19 +254,3 @@ def test_nobody_joins_partners_whose_nodes_are_not_known() -> None:
     here, gone = bound(held("p0"), "n1"), bound(held("p1"), "n9")
     assert names(lost_partners(view(here, held("d0")), table)) == []
     assert names(lost_partners(view(here, gone, held("d0")), table)) == ["p1"]
-
-
-def test_a_gated_pod_of_a_superseded_template_counts_for_nothing() -> None:
-    old, new = held("d0", annotations={REACH: "15us"}), held("d1", annotations={REACH: "80us"})
-    pods = [stored(held("p0")), stored(old), stored(new)]
-    assert view_of(CHAT, pods).settings.reach_us == 15.0
-    seen = view_of(CHAT, pods, lambda pod: pod.metadata.name == "d0")
-    assert names(seen.held) == ["d1", "p0"]
-    assert seen.settings.reach_us == 80.0
-
-
-def test_a_running_pod_of_a_superseded_template_is_a_partner_still() -> None:
-    old = bound(held("d0", annotations={REACH: "15us"}), "n1")
-    seen = view_of(CHAT, [stored(old), stored(held("p0"))], lambda pod: pod.metadata.name == "d0")
-    assert names(seen.bound) == ["d0"]
-    assert seen.settings.reach_us == 15.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from admission.gangs.owners import Owners
+from admission.gangs.rollout import of_older
 from tests.admission.held_pods import held, stored
 from topology.objects import Metadata, OwnerReference, Pod, Workload, WorkloadSpec
 
@@ -91,19 +92,19 @@ def pod_from(owner: str) -> Pod:
     return Pod(Metadata(name=f"{owner}-x", uid=f"{owner}-x", owner_references=(reference,)))
 
 
-def test_a_replica_set_is_superseded_by_a_younger_one_of_its_deployment() -> None:
+def test_a_pod_is_of_the_revision_of_its_replica_set() -> None:
     owners = Owners()
-    owners.apply([(None, replica_set("old", 1)), (None, replica_set("other", 7, deployment="d2"))])
-    assert not owners.superseded(pod_from("old"))
-    owners.apply([(None, replica_set("new", 2))])
-    assert owners.superseded(pod_from("old"))
-    assert not owners.superseded(pod_from("new"))
-    assert not owners.superseded(pod_from("unknown"))
+    owners.apply([(None, replica_set("old", 1)), (None, replica_set("new", 2)), (None, replica_set("unsaid", 0))])
+    old, new = owners.template_of(pod_from("old")), owners.template_of(pod_from("new"))
+    assert old is not None
+    assert new is not None
+    assert (old.owner, old.revision, new.revision) == (new.owner, 1, 2)
+    assert owners.template_of(pod_from("unknown")) is None
+    assert owners.template_of(pod_from("unsaid")) is None
 
 
 def test_a_rollback_makes_the_old_replica_set_the_wanted_one() -> None:
     owners = Owners()
     old, new = replica_set("old", 1), replica_set("new", 2)
     owners.apply([(None, old), (None, new), (old, replica_set("old", 3))])
-    assert owners.superseded(pod_from("new"))
-    assert not owners.superseded(pod_from("old"))
+    assert of_older([pod_from("old"), pod_from("new")], owners.template_of) == {"new-x": 2}

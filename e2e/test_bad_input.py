@@ -200,6 +200,28 @@ def test_who_applies_an_owner_hears_what_its_pods_would_be_told_and_only_then(
     assert [told in line for line in warned(cluster, namespace, job)] == [True]
 
 
+def test_an_lws_is_told_of_either_template(small: Isochrone, cluster: Cluster, namespace: str) -> None:
+    group, schema = "leaderworkerset.x-k8s.io", {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+    version = {"name": "v1", "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}
+    names = {"plural": "leaderworkersets", "singular": "leaderworkerset", "kind": "LeaderWorkerSet"}
+    kind = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    spec = {"group": group, "names": names, "scope": "Namespaced", "versions": [version]}
+    item = {**kind, "metadata": {"name": f"leaderworkersets.{group}"}, "spec": spec}
+    cluster.kubectl("apply", "-f", "-", input=json.dumps(item))
+    try:
+        cluster.kubectl("wait", "--for=condition=Established", f"crd/leaderworkersets.{group}", "--timeout=30s")
+        wrong = pair("chat", gpus=1)[0]["spec"]["template"]
+        right = json.loads(json.dumps(wrong))
+        wrong["metadata"]["annotations"] = {"isochrone.dev/reech": "1ms"}
+        for templates in ({"workerTemplate": wrong}, {"leaderTemplate": wrong, "workerTemplate": right}):
+            workers = {"leaderWorkerTemplate": {"size": 2, **templates}}
+            lws = {"apiVersion": f"{group}/v1", "kind": "LeaderWorkerSet", "metadata": {"name": "l"}, "spec": workers}
+            told = warned(cluster, namespace, lws)
+            assert [f"spec.leaderWorkerTemplate.{next(iter(templates))}: " in line for line in told] == [True], told
+    finally:
+        cluster.kubectl("delete", "crd", f"leaderworkersets.{group}", "--wait=false")
+
+
 def test_signals_that_disagree_are_told_and_the_gang_is_placed(
     small: Isochrone, cluster: Cluster, new_namespace: NamespaceFactory
 ) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Final
 
 from admission.gangs.pod_settings import SETTING_KEYS
@@ -46,7 +46,7 @@ _TEMPLATE_AT: Final = {
 
 def hints(pod: Pod) -> list[str]:
     """One sentence for each of our keys on this pod that means nothing where it stands; bounded."""
-    return list(islice((*_misplaced(pod), *_unknown(pod)), _MAX_TOLD))
+    return list(islice(chain(_misplaced(pod), _unknown(pod)), _MAX_TOLD))
 
 
 def _unknown(pod: Pod) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from typing import Any
 
 import pytest
@@ -81,6 +82,19 @@ def test_keys_that_mean_nothing_are_told(labels: dict[str, str], annotations: di
 def test_the_words_for_one_pod_are_bounded() -> None:
     many = {f"isochrone.dev/{'x' * 30}{number}": "1" for number in range(40)}
     assert len(tagged(raw_pod(annotations=many), Entry.NAMESPACE)[0].warnings) == 10
+
+
+def test_no_more_keys_are_compared_than_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[str] = []
+    real = difflib.get_close_matches
+
+    def counted(word: str, *arguments: Any, **options: Any) -> list[str]:
+        compared.append(word)
+        return real(word, *arguments, **options)
+
+    monkeypatch.setattr(difflib, "get_close_matches", counted)
+    many = {f"isochrone.dev/{number}{'x' * 60}": "1" for number in range(1000)}
+    assert len(tagged(raw_pod(OURS, many))[0].warnings) == len(compared) == 10
 
 
 BOTH = (

@@ -66,7 +66,8 @@ class PairReach:
 
 @dataclass(frozen=True, slots=True)
 class TooLarge:
-    """A pod asks for `need` of `unit` (`gpus`, `bytes`) and no node open to it has more than `largest`, even empty.
+    """A pod asks for `need` of `unit` (`gpus`, `bytes`, `gpu-bytes`); no node open to it has more than `largest`,
+    even empty, or of the last no GPU.
 
     `anywhere`: some node that the pod may not use has as much.
     """

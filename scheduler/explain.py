@@ -256,7 +256,12 @@ def news_key(plan: Plan, decision: Decision | None = None) -> str:
     node = (decision.chosen or "") if decision else ""
     alone = "alone" if is_joiner(plan) else "together"
     silent = "silent" if decision is not None and not node and decision.silent else ""
-    return f"{reason_of(plan, decision)}/{node}/{alone}/{blocked.obstacle.name if blocked else ''}/{silent}"
+    never = (
+        "never"
+        if blocked and (blocked.decision.too_large or (plan.shortfall and plan.shortfall.beyond_cluster))
+        else ""
+    )
+    return f"{reason_of(plan, decision)}/{never}/{node}/{alone}/{blocked.obstacle.name if blocked else ''}/{silent}"
 
 
 def decision_line(decision: Decision, facts_age_s: float | None = None) -> str:

@@ -163,7 +163,7 @@ def _waiting_rows(plan: Plan) -> list[Row]:
     gang = plan.request
     have, missing = here_and_missing(gang)
     return [
-        ("none", "planned yet: pods are missing, no node was looked at"),
+        ("none", "planned: pods are missing, nodes are looked at once they are there"),
         ("have", phase_counts(*have) or "no pod"),
         ("waits", f"for {phase_counts(*missing)}; the minimum is {phase_counts(gang.min_prefill, gang.min_decode)}"),
     ]

@@ -212,6 +212,8 @@ def nearest_room(decision: Decision) -> Verdict | None:
 def larger_than_all(large: TooLarge) -> str:
     """`no node of the cluster has 16 GPUs (largest: 8)`."""
     which = "open to the pod" if large.anywhere else "of the cluster"
+    if large.unit == GPU_BYTES:
+        return f"no GPU {which} can give {show_bytes(large.need)} (largest: {show_bytes(large.largest)})"
     return f"no node {which} has {amount(large.need, large.unit)} (largest: {_bare(large.largest, large.unit)})"
 
 

@@ -8,6 +8,8 @@ import numpy as np
 
 from scheduler.decision import TooLarge
 from scheduler.judge import Need
+from scheduler.memory_policy import MIB, card_fit
+from scheduler.verdicts import GPU_BYTES
 from topology.resources import GPU, MEMORY
 from topology.snapshot import Snapshot
 
@@ -15,7 +17,7 @@ _UNITS = {GPU: "gpus", MEMORY: "bytes"}
 
 
 def too_large(snapshot: Snapshot, need: Need) -> TooLarge | None:
-    """Whole GPUs, or else host memory, of which no node that accepts the pod has as much when it is empty.
+    """Whole GPUs, or else memory of the host or of one GPU, of which no node open to the pod has as much, even empty.
 
     None where one has, and where no node accepts the pod or has any of it: that is said in other words.
     """
@@ -28,7 +30,22 @@ def too_large(snapshot: Snapshot, need: Need) -> TooLarge | None:
         asked, largest = int(need.row[column]), int(table.allocatable[need.accepts, column].max())
         if 0 < largest < asked:
             return TooLarge(asked, largest, unit, anywhere=bool(table.allocatable[:, column].max() >= asked))
-    return None
+    return _more_than_a_card(snapshot, need)
+
+
+def _more_than_a_card(snapshot: Snapshot, need: Need) -> TooLarge | None:
+    """GPU memory of which no card could be promised as much, even empty and less what is kept free of each."""
+    if need.cards is None or need.cards.request.profiles or need.cards.request.parts:
+        return None  # instances and cards of several containers have sizes of their own
+    fit = card_fit(snapshot.gpus, need.cards)
+    known = (fit.most_mib > 0) & ~fit.none[:, None]
+    open_to_pod = known & need.accepts[:, None]
+    if not open_to_pod.any() or (fit.need_mib <= fit.most_mib)[open_to_pod].any():
+        return None
+    largest = int(fit.most_mib[open_to_pod].max())
+    asked = int(fit.need_mib[open_to_pod & (fit.most_mib == largest)].min())
+    anywhere = bool((fit.need_mib <= fit.most_mib)[known].any())
+    return TooLarge(asked * MIB, largest * MIB, GPU_BYTES, anywhere)
 
 
 def capacity_gpus(snapshot: Snapshot, needs: Collection[Need]) -> int:

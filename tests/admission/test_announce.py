@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
@@ -36,7 +37,7 @@ from tests.admission.held_pods import CHAT, NAMESPACE, held
 from tests.admission.pods import Raw
 from tests.topology.list_watch_server import LIMIT_S, running, until
 from topology.kube.events import EventSink
-from topology.labels import CONFLICT, DECISION, ENABLED, GATE, HOSTNAME, PLACEMENT, REACH_MODE, SIGNAL
+from topology.labels import CONFLICT, DECISION, ENABLED, GATE, HOSTNAME, PLACEMENT, REACH, REACH_MODE, SIGNAL
 
 # One page over NVSwitch inside a node 8.19 us, over RDMA on one leaf 24.4 us, to the other zone 2 ms.
 NODES: list[dict[str, Any]] = [
@@ -165,6 +166,21 @@ async def test_a_scored_pod_is_explained_from_the_extenders_decision(cluster: Fi
     assert annotation(cluster, "d0", DECISION)
     assert {kind for kind, _ in writes(cluster)} == {"pod"}
     assert groups(cluster) == {}
+
+
+async def test_both_phases_are_told_the_bound_of_the_gang(cluster: FileCluster, tmp_path: Path) -> None:
+    """Only the prefill states 15 us, and the decode was scored by its own 1 ms: 24.4 - 15 is 9.4 over for both."""
+    tight = held("p0", annotations={REACH_MODE: "preferred", REACH: "15us"})
+    async with controlling(cluster, tmp_path) as controller:
+        create(cluster, tight, preferred("d0"))
+        await until(lambda: len(controller.state.gang_pods(*CHAT)) == 2)
+        cluster.bind(NAMESPACE, "p0", "n1")
+        await until(lambda: reasons(cluster, "p0") == ["Placed"])
+        scored(cluster, controller, "d0")
+        cluster.bind(NAMESPACE, "d0", "n2")
+        await until(lambda: reasons(cluster, "d0") == ["Placed"])
+    text = events(cluster, "d0")[0][1]
+    assert re.match(r"On n2, 24\.4 us from prefill p0, 9\.[34]\d us over the bound of 15 us \(same leaf, RDMA", text)
 
 
 async def test_a_preferred_pair_too_far_apart_is_no_breach(cluster: FileCluster, tmp_path: Path) -> None:

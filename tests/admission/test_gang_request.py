@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from admission.gangs.gang_request import GangView, complete, lost_partners, request_of, view_of
+from scheduler.own_pods import held_by_gang
 from scheduler.request import pod_request_of
 from tests.admission.held_pods import CHAT, bound, held, released, required, stored, within
 from tests.admission.pods import Raw
@@ -22,7 +23,7 @@ from topology.labels import (
     REACH_SIZE,
 )
 from topology.objects import Pod
-from topology.snapshot import NodeTable
+from topology.snapshot import NodeTable, snapshot_of
 
 PREFILLS = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "chat-prefill", "uid": "rs-p"}}
 DECODES = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "chat-decode", "uid": "rs-d"}}
@@ -254,3 +255,10 @@ def test_nobody_joins_partners_whose_nodes_are_not_known() -> None:
     here, gone = bound(held("p0"), "n1"), bound(held("p1"), "n9")
     assert names(lost_partners(view(here, held("d0")), table)) == []
     assert names(lost_partners(view(here, gone, held("d0")), table)) == ["p1"]
+
+
+def test_what_a_bound_partner_holds_is_known() -> None:
+    there = view(bound(held("p0", gpus=6), "n1"), held("d0"))
+    snapshot = snapshot_of([node("n1"), node("n2")], [("n1", {NVIDIA_GPU: 8})])
+    own = held_by_gang(request_of(there, snapshot.table), snapshot)
+    assert own[:, snapshot.table.column[NVIDIA_GPU]].tolist() == [6, 0]

@@ -5,19 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import HealthCheck, given, settings
 
-from scheduler.decision import Outcome, PairReach
+from scheduler.decision import Outcome, PairReach, Remedy
 from scheduler.explain import held_event, placed_event
 from scheduler.explain_block import gang_block, placement_block, waiting_block
-from scheduler.explain_words import LINE_CHARS
+from scheduler.explain_words import LINE_CHARS, nearest_room
 from scheduler.plan import plan
 from scheduler.policy import Policy
 from scheduler.reasons import Reason
+from scheduler.request import GangRequest
 from tests.scheduler.clusters import gang, node, partner, pod
+from tests.scheduler.small_cases import cases
+from tests.scheduler.test_memory_policy import vgpu, vgpu_node, wanting
 from topology.labels import DECODE, PREFILL
 from topology.objects import PodSpec
 from topology.reach.model import Reach
-from topology.snapshot import snapshot_of
+from topology.snapshot import Snapshot, snapshot_of
 
 GPU = "nvidia.com/gpu"
 
@@ -72,6 +76,20 @@ def test_what_the_same_plan_gave_to_siblings_is_not_to_be_freed() -> None:
     )
 
 
+@given(cases())
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_advice_never_asks_for_more_than_others_hold(case: tuple[GangRequest, Snapshot]) -> None:
+    asked, snapshot = case
+    made, before = plan(asked, snapshot), snapshot.used
+    told = list(made.shortfall.remedies) if made.shortfall else []
+    for one in made.decisions.values():
+        if one.chosen is None and (miss := nearest_room(one)) is not None and miss.suffices:
+            told.append(Remedy(miss.need - miss.have, miss.unit, miss.node))
+    for remedy in (r for r in told if r.unit == "gpus"):
+        # Whoever is planned now was not counted before: what was used then is what others hold.
+        assert remedy.amount <= before[snapshot.table.index[remedy.node], snapshot.gpu_column or 0]
+
+
 # --- what can never fit ------------------------------------------------------------------------
 
 
@@ -114,6 +132,16 @@ def test_more_memory_than_every_node_has() -> None:
     assert reason == Reason.INSUFFICIENT_MEMORY
     assert "no node of the cluster has 2.0 TiB of memory (largest: 1.0 TiB) for a prefill pod" in text
     assert text.endswith(". Ask for at most 1.0 TiB of memory a prefill pod")
+
+
+def test_more_memory_than_every_gpu_has() -> None:
+    # Of a card of 80 GiB 85 % may be planned: 68 GiB.
+    ask = replace(wanting(vgpu(70), name="chat-decode-0"), namespace="prod")
+    members = (replace(wanting(vgpu(4), PREFILL, "chat-prefill-0")), ask)
+    reason, text = held_event(plan(replace(gang(), members=members), snapshot_of([vgpu_node("n0"), vgpu_node("n1")])))
+    assert reason == Reason.INSUFFICIENT_MEMORY
+    assert "no GPU of the cluster can give 70.0 GiB (largest: 68.0 GiB) for a decode pod; 2 nodes checked" in text
+    assert text.endswith(". Ask for at most 68.0 GiB of GPU memory a decode pod")
 
 
 def test_a_minimum_larger_than_the_cluster_is_told_so() -> None:

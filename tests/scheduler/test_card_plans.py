@@ -62,7 +62,8 @@ def test_a_gang_that_no_card_holds_says_how_much_is_missing() -> None:
     assert made.outcome == Outcome.HELD
     reason, text = gang_event(made)
     assert reason == "InsufficientMemory"
-    assert "2 without 75.0 GiB of free GPU memory; nearest n1 with 68.0 GiB of free GPU memory, 7.0 GiB short" in text
+    assert "no GPU of the cluster can give 75.0 GiB (largest: 68.0 GiB) for a decode pod; 2 nodes checked" in text
+    assert text.endswith("2 without 75.0 GiB of free GPU memory. Ask for at most 68.0 GiB of GPU memory a decode pod")
 
 
 def test_more_pods_than_the_cards_of_one_node_hold() -> None:

@@ -361,28 +361,6 @@ def test_a_held_gang_whose_minimum_is_lowered(isochrone: Isochrone, cluster: Clu
 
 
 @pytest.mark.full
-def test_an_older_template_that_has_no_room_is_ended_as_advised(
-    isochrone: Isochrone, cluster: Cluster, namespace: str
-) -> None:
-    """No node has the 9 GPUs that the first template asks for. The second asks for 2; the old ReplicaSet is deleted."""
-    cluster.create(phased(PREFILL), namespace)
-    cluster.create(phased(DECODE, replicas=2, gpus=9, annotations={"isochrone.dev/min-decode": "2"}), namespace)
-    cluster.wait_for(lambda: len(live_pods(cluster, namespace)) == 3, LIMIT_S, "three pods")
-    sets = cluster.api("GET", f"/apis/apps/v1/namespaces/{namespace}/replicasets")["items"]
-    (old,) = [each["metadata"]["name"] for each in sets if each["metadata"]["name"].startswith("chat-decode")]
-    patch_decode(cluster, namespace, {"spec": {"containers": [{"name": "engine", "resources": resources(2)}]}})
-
-    def advised() -> bool:
-        texts = [e["message"] for p in live_pods(cluster, namespace) for e in events(cluster, namespace, p.name)]
-        return any(f"delete ReplicaSet {old}, none of whose pods runs" in text for text in texts)
-
-    cluster.wait_for(advised, LIMIT_S, "the way out is told")
-    cluster.kubectl("delete", "replicaset", old, "-n", namespace)
-    cluster.kubectl("rollout", "status", "deployment/chat-decode", "-n", namespace, "--timeout=60s")
-    all_within(cluster, namespace, at_least=2)
-
-
-@pytest.mark.full
 def test_a_pod_changes_its_gang(isochrone: Isochrone, cluster: Cluster, namespace: str) -> None:
     """A held pod that is given another gang's label is planned with that gang."""
     for item in (phased(PREFILL, "one"), phased(DECODE, "two")):

@@ -226,8 +226,9 @@ def gang_block(plan: Plan) -> str:
     planned = {p: [m for m in gang.members if m.phase == p and m.uid in plan.places] for p in PHASES}
     sizes = phase_counts(*(len(planned[p]) for p in PHASES))
     minimum = phase_counts(gang.min_prefill, gang.min_decode)
-    beside = f", beside {plural(len(gang.partners), 'pod')} placed before" if gang.partners else ""
-    rows = [("gang", f"{name_of(gang.name)}: {sizes} planned{beside}; minimum {minimum}")]
+    # It stays on the PodGroup as it is; pods that join later carry their own.
+    when = f"planned, beside {plural(len(gang.partners), 'pod')} placed before" if gang.partners else "planned first"
+    rows = [("gang", f"{name_of(gang.name)}: {sizes} {when}; minimum {minimum}")]
     rows += [(p, _places(plan, [(m.name, plan.places[m.uid]) for m in planned[p]])) for p in PHASES if planned[p]]
     if plan.worst is not None:
         worst = plan.worst
@@ -243,7 +244,7 @@ def gang_block(plan: Plan) -> str:
         rows.append(("set", f"{' and '.join(several)}: one for each group of partners"))
     left = sorted(m.name for m in gang.members if m.uid not in plan.places)
     if left:
-        rows.append(("left", f"out for now, {plural(len(left), 'pod')}: {names_of(left)}"))
+        rows.append(("left", f"out of this plan, {plural(len(left), 'pod')}: {names_of(left)}"))
     return _table([*rows, *facts])
 
 

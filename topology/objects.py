@@ -215,11 +215,16 @@ class WorkloadSpec(_Slim, frozen=True):
     leader_worker_template: LeaderWorkerTemplate | None = None
 
 
+class WorkloadStatus(_Slim, frozen=True):
+    update_revision: str = ""  # StatefulSet: the pod label `controller-revision-hash` of its newest template
+
+
 class Workload(_Slim, frozen=True):
     """A Deployment, ReplicaSet, StatefulSet or LeaderWorkerSet: how many pods are to come, and who owns it."""
 
     metadata: Metadata = Metadata()
     spec: WorkloadSpec = WorkloadSpec()
+    status: WorkloadStatus = WorkloadStatus()
 
 
 # --- Volcano -----------------------------------------------------------------------------------

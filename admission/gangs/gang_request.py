@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from admission.gangs.pod_settings import PodSettings, read_settings
-from admission.gangs.rollout import TemplateOf, no_template, of_older, to_fill
+from admission.gangs.rollout import Template, TemplateOf, no_template, of_older, to_fill
 from admission.gangs.units import largest
 from scheduler.request import GangRequest, Partner, PodRequest, ReachBound, pod_request_of
 from topology.cluster_state import GangKey
@@ -52,13 +52,14 @@ def view_of(key: GangKey, pods: Sequence[Pod], template_of: TemplateOf = no_temp
     """Sort a gang's live pods (terminating ones left out) and settle what holds for all of them.
 
     Where pods differ, the stricter wins: the smallest bound, the largest message, the largest minimum. Only pods of
-    the newest template have a say, else the old ones would hold up those that replace them. Gated pods of an older
-    one are members as far as the minimum is not reached without them.
+    the newest template have a say, else the old ones would hold up those that replace them. Gated pods that their
+    owner replaces by newer ones are members as far as the minimum is not reached without them.
     """
     everybody = sorted((p for p in pods if p.metadata.deletion_timestamp is None), key=lambda p: p.metadata.name)
     older = of_older(everybody, template_of)
-    held_back = [p for p in everybody if p.metadata.uid in older and p.has_gate(GATE)]
-    live = [p for p in everybody if p.metadata.uid not in older or not p.has_gate(GATE)]
+    leaving = {uid for uid, template in older.items() if not template.kept}
+    held_back = [p for p in everybody if p.metadata.uid in leaving and p.has_gate(GATE)]
+    live = [p for p in everybody if p.metadata.uid not in leaving or not p.has_gate(GATE)]
     gated = [p for p in live if p.has_gate(GATE) and not p.spec.node_name]
     settings, explicit, problems = _settings([p for p in live if p.metadata.uid not in older])
     view = GangView(
@@ -74,7 +75,7 @@ def view_of(key: GangKey, pods: Sequence[Pod], template_of: TemplateOf = no_temp
     return _filled(view, held_back, older) if held_back else view
 
 
-def _filled(view: GangView, held_back: Sequence[Pod], older: Mapping[str, int]) -> GangView:
+def _filled(view: GangView, held_back: Sequence[Pod], older: Mapping[str, Template]) -> GangView:
     """With those whom the minimum lacks."""
     here = [p.metadata.label(PHASE) for p in (*view.held, *view.released, *view.bound)]
     lacking = {phase: needed_of(view, phase) - here.count(phase) for phase in PHASES}

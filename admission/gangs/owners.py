@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from admission.gangs.rollout import Template
+from admission.gangs.units import unit_of
 from topology.objects import OwnerReference, Pod, Workload
 
 _MAX_CHAIN = 5
@@ -52,9 +53,16 @@ class Owners:
         return found
 
     def template_of(self, pod: Pod) -> Template | None:
-        """Which revision of its Deployment the pod is; None where it has no Deployment, or the revision is unknown."""
+        """Which revision of its Deployment or StatefulSet the pod is; None where it has neither, or nobody can say.
+
+        A StatefulSet may keep pods of an older one for good (`partition`, `OnDelete`). Pods of a group (LWS) are left
+        out: the StatefulSet of the leaders knows nothing of the workers.
+        """
         owner = pod.metadata.controller
         mine = self._workloads.get(owner.uid) if owner is not None else None
+        if mine is not None and mine.status.update_revision and not unit_of(pod):
+            made_of = pod.metadata.label("controller-revision-hash")
+            return Template(mine.metadata.uid, int(made_of == mine.status.update_revision), kept=True)
         above = mine.metadata.controller if mine is not None else None
         if mine is None or above is None or above.kind != "Deployment":
             return None
@@ -73,9 +81,9 @@ class Owners:
         return owner
 
 
-def wants(workload: Workload) -> tuple[int | None, int]:
+def wants(workload: Workload) -> tuple[int | None, int, str]:
     """What decides about pods: how many, and of which revision."""
-    return workload.spec.replicas, _revision(workload)
+    return workload.spec.replicas, _revision(workload), workload.status.update_revision
 
 
 def _revision(workload: Workload) -> int:

@@ -25,10 +25,11 @@ class Template(NamedTuple):
 
     owner: str  # uid
     revision: int
+    kept: bool = False  # its owner may keep pods of older templates for good: they count as others do
 
 
 TemplateOf = Callable[[Pod], Template | None]
-"""None where nobody can say, and where the owner removes old pods before it makes new ones."""
+"""None where nobody can say."""
 
 
 def no_template(_: Pod) -> Template | None:
@@ -36,18 +37,18 @@ def no_template(_: Pod) -> Template | None:
     return None
 
 
-def of_older(pods: Iterable[Pod], template_of: TemplateOf) -> dict[str, int]:
-    """Uid to revision of pods whose owner has pods of a newer template among these."""
+def of_older(pods: Iterable[Pod], template_of: TemplateOf) -> dict[str, Template]:
+    """Uid to template of pods whose owner has pods of a newer template among these."""
     templates = {p.metadata.uid: t for p in pods if (t := template_of(p)) is not None}
     newest: dict[str, int] = {}
-    for owner, revision in templates.values():
-        newest[owner] = max(newest.get(owner, revision), revision)
-    return {uid: t.revision for uid, t in templates.items() if t.revision < newest[t.owner]}
+    for each in templates.values():
+        newest[each.owner] = max(newest.get(each.owner, each.revision), each.revision)
+    return {uid: t for uid, t in templates.items() if t.revision < newest[t.owner]}
 
 
-def to_fill(candidates: Iterable[Pod], lacking: Mapping[str, int], older: Mapping[str, int]) -> list[Pod]:
+def to_fill(candidates: Iterable[Pod], lacking: Mapping[str, int], older: Mapping[str, Template]) -> list[Pod]:
     """As many of the candidates as each phase lacks, those of the newest template first, then by name."""
-    ranked = sorted(candidates, key=lambda p: (-older[p.metadata.uid], p.metadata.name))
+    ranked = sorted(candidates, key=lambda p: (-older[p.metadata.uid].revision, p.metadata.name))
     chosen: list[Pod] = []
     for phase in PHASES:
         mine = [p for p in ranked if p.metadata.label(PHASE) == phase]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from admission.gangs.owners import Owners
 from admission.gangs.rollout import of_older
 from tests.admission.held_pods import held, stored
-from topology.objects import Metadata, OwnerReference, Pod, Workload, WorkloadSpec
+from topology.objects import Metadata, OwnerReference, Pod, Workload, WorkloadSpec, WorkloadStatus
 
 
 def workload(kind: str, name: str, replicas: int | None, above: Workload | None = None, uid: str = "") -> Workload:
@@ -107,4 +107,18 @@ def test_a_rollback_makes_the_old_replica_set_the_wanted_one() -> None:
     owners = Owners()
     old, new = replica_set("old", 1), replica_set("new", 2)
     owners.apply([(None, old), (None, new), (old, replica_set("old", 3))])
-    assert of_older([pod_from("old"), pod_from("new")], owners.template_of) == {"new-x": 2}
+    assert of_older([pod_from("old"), pod_from("new")], owners.template_of).keys() == {"new-x"}
+
+
+def test_a_pod_of_a_stateful_set_is_of_its_newest_template_or_of_an_older_one() -> None:
+    owners = Owners()
+    spec, status = WorkloadSpec(2), WorkloadStatus("decode-2")
+    owners.apply([(None, Workload(Metadata(name="decode", uid="sts"), spec, status))])
+    pods = []
+    for i in range(2):
+        owner = OwnerReference(kind="StatefulSet", name="decode", uid="sts", api_version="apps/v1", controller=True)
+        labels = {"controller-revision-hash": f"decode-{i + 1}"}
+        pods.append(Pod(Metadata(name=f"d{i}", uid=f"d{i}", labels=labels, owner_references=(owner,))))
+    older = of_older(pods, owners.template_of)
+    assert older.keys() == {"d0"}
+    assert older["d0"].kept

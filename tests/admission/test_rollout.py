@@ -117,6 +117,19 @@ def test_what_fills_is_exactly_what_the_minimum_lacks(pods: list[tuple[int, str]
     assert all(old[0] >= max(left) for old in names(seen.fill)) if left else True
 
 
+def test_held_pods_that_their_owner_may_keep_all_count_and_have_no_say() -> None:
+    """A StatefulSet with a partition, or one that replaces pods from the last on: nobody else comes in their place."""
+
+    def template_of(pod: Pod) -> Template | None:
+        name = pod.metadata.name
+        return Template("d", int(name == "d3"), kept=True) if name.startswith("d") else None
+
+    pods = [held("p0"), *(held(f"d{i}", annotations=SIX) for i in range(3)), held("d3", annotations=TWO)]
+    seen = view_of(CHAT, [stored(pod) for pod in pods], template_of)
+    assert names(seen.members) == ["d0", "d1", "d2", "d3", "p0"]
+    assert (seen.fill, seen.replaced, seen.settings.min_decode) == ((), (), 2)
+
+
 # --- with a controller --------------------------------------------------------------------------
 
 

@@ -225,7 +225,7 @@ def test_the_block_of_a_planned_gang() -> None:
     made = pair_on_one_leaf()
     assert gang_block(made) == "\n".join(
         [
-            "gang     chat: 1 prefill, 1 decode planned; minimum 1 prefill, 1 decode",
+            "gang     chat: 1 prefill, 1 decode planned first; minimum 1 prefill, 1 decode",
             "prefill  chat-prefill-0 on gpu-002",
             "decode   chat-decode-0 on gpu-001",
             "worst    79.2 us (same leaf, TCP, modelled)  bound 1.00 ms  chat-prefill-0 and chat-decode-0",

@@ -40,7 +40,7 @@ def described(cluster: Cluster, namespace: str, name: str) -> str:
 def assert_explained(text: str, phase: str, partner: str) -> None:
     """The reach and its bound, with whom, the runners-up, the age of the facts, and the Event with its sender."""
     number = r"\d[\d.]* (us|ms)"
-    assert re.search(rf"pair +{partner}\S* on gpu-\d+  {number} modelled  bound {number}", text), text
+    assert re.search(rf"pair +worst: {partner}\S* on gpu-\d+  {number} modelled  bound {number}", text), text
     assert re.search(r"planned +gpu-\d+  score \d+ = reach \d+/\d+", text), text
     assert re.search(r"next +\S", text), text
     assert re.search(r"facts +\d[\d.]*s old", text), text

@@ -86,7 +86,8 @@ def test_what_is_saved_and_what_not_is_said_and_labelled(tmp_path: Path) -> None
 def test_one_bad_file_of_three_hides_no_other_and_nothing_is_saved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    osu, none, bad, saved = (tmp_path / name for name in ("osu.log", "none.log", "bad.log", "reach.json"))
+    monkeypatch.chdir(tmp_path)  # a long path would be cut in what is said
+    osu, none, bad, saved = (Path(name) for name in ("osu.log", "none.log", "bad.log", "reach.json"))
     osu.write_text(OSU)
     bad.write_text("hello")
     monkeypatch.setattr(sys, "argv", ["isochrone", *save(saved, str(none), str(bad), str(osu))])

@@ -13,11 +13,15 @@ MOST_KINDS = 2_048
 """Kinds of nodes in the reach model above which comparing them all costs too much."""
 
 
-def kinds_within(table: NodeTable, limit_us: float, size_bytes: int) -> NDArray[np.bool_]:
-    """Whether a node of one kind is within the limit of another node of each kind, (kinds, kinds)."""
+def kinds_within(
+    table: NodeTable, limit_us: float, size_bytes: int, kinds: NDArray[np.integer] | None = None
+) -> NDArray[np.bool_]:
+    """Whether a node of one kind is within the limit of another node of each kind, (kinds, kinds); of all kinds, or of
+    these."""
     row = partial(table.reach.kind_row_us, size_bytes=size_bytes)
-    count = len(table.reach.first)
-    return np.array([row(kind) <= limit_us for kind in range(count)], dtype=bool).reshape(count, count)
+    asked = np.arange(len(table.reach.first)) if kinds is None else kinds
+    near = np.array([row(kind)[asked] <= limit_us for kind in asked.tolist()], dtype=bool)
+    return near.reshape(len(asked), len(asked))
 
 
 def clique_numbers(table: NodeTable, within: NDArray[np.bool_]) -> NDArray[np.int64] | None:

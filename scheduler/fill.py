@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.card_room import CardRoom
+from scheduler.cliques import kinds_within
 from scheduler.narrow import loss_of_a_slot
 from scheduler.objective import Floats
 from topology.gpus.cards import CardRow
@@ -125,7 +126,7 @@ def _around(filling: Filling, domain: Ints) -> dict[str, Mask]:
     yard, loads = filling.yard, filling.loads
     reach, phases = yard.table.reach, {load.phase for load in loads}
     kinds, of = np.unique(reach.kind[domain], return_inverse=True)
-    within = np.array([reach.kind_row_us(int(kind), yard.size_bytes)[kinds] for kind in kinds]) <= yard.limit_us
+    within = kinds_within(yard.table, yard.limit_us, yard.size_bytes, kinds)
     allowed = {}
     for phase in phases:
         around = np.ones(len(kinds), dtype=bool)

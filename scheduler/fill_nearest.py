@@ -14,14 +14,13 @@ from numpy.typing import NDArray
 
 from scheduler.cliques import MOST_KINDS, clique_numbers, kinds_within
 from scheduler.fill import Filling, Load, Yard
-from topology.labels import DECODE, PREFILL
+from topology.labels import DECODE, PHASES, PREFILL
 from topology.reach.isochrone_sets import nearest_us
 from topology.snapshot import Mask, room_for
 
 Ints = NDArray[np.int64]
 
 _ROUNDS = 8
-_PHASES = (PREFILL, DECODE)
 
 
 def fill_nearest(yard: Yard, loads: Sequence[Load]) -> list[list[int]] | None:
@@ -54,7 +53,7 @@ def cannot(yard: Yard, loads: Sequence[Load]) -> bool:
     if int(room.sum()) < pods or int(gpus.sum()) < wanted:
         return True
     # Without partners each clique that is used has a pod of each phase: no more cliques than pods of the rarer one.
-    rarer = min(sum(load.count for load in loads if load.phase == phase) for phase in (PREFILL, DECODE))
+    rarer = min(sum(load.count for load in loads if load.phase == phase) for phase in PHASES)
     alone = not any(np.isfinite(load.nearest_us).any() for load in loads)
     if not rarer or not alone or len(yard.table.reach.first) > MOST_KINDS:
         return False
@@ -72,7 +71,7 @@ def _able(filling: Filling) -> dict[str, Mask]:
     yard, loads = filling.yard, filling.loads
     everywhere = np.arange(len(yard.table))
     slots = [filling.slots(i, everywhere) > 0 for i in range(len(loads))]
-    able = {phase: np.zeros(len(everywhere), dtype=bool) for phase in (PREFILL, DECODE)}
+    able = {phase: np.zeros(len(everywhere), dtype=bool) for phase in PHASES}
     both = np.zeros(len(everywhere), dtype=bool)  # room for a pod of each phase at once
     for i, load in enumerate(loads):
         able[load.phase] = able[load.phase] | slots[i]
@@ -138,7 +137,7 @@ def _clique(filling: Filling, nodes: Ints) -> Ints:
     yard, reach = filling.yard, filling.yard.table.reach
     kinds, of = np.unique(reach.kind[nodes], return_inverse=True)
     of = of.reshape(-1)
-    within = np.array([reach.kind_row_us(int(kind), yard.size_bytes)[kinds] for kind in kinds]) <= yard.limit_us
+    within = kinds_within(yard.table, yard.limit_us, yard.size_bytes, kinds)
     chosen: list[int] = []
     for kind in np.argsort(-np.bincount(of, weights=yard.gpus[nodes]), kind="stable").tolist():
         if all(within[kind, other] and within[other, kind] for other in [kind, *chosen]):
@@ -150,7 +149,7 @@ def _clique(filling: Filling, nodes: Ints) -> Ints:
 def _fill_one(filling: Filling, clique: Ints, *, paired: bool) -> bool:
     """A pod of each phase into a clique, then, unless `paired`, as many as fit; whether a pair found places."""
     left = _left(filling)
-    prefill, decode = ([i for i, n in enumerate(left) if n and filling.loads[i].phase == p] for p in _PHASES)
+    prefill, decode = ([i for i, n in enumerate(left) if n and filling.loads[i].phase == p] for p in PHASES)
     if not prefill or not decode or not len(clique):
         return False
     for first in prefill:
@@ -164,7 +163,7 @@ def _fill_one(filling: Filling, clique: Ints, *, paired: bool) -> bool:
         return False
     while not paired:
         left = _left(filling)
-        of_phase = dict.fromkeys(_PHASES, 0)
+        of_phase = dict.fromkeys(PHASES, 0)
         for n, load in zip(left, filling.loads, strict=True):
             of_phase[load.phase] += n
         order = sorted((i for i, n in enumerate(left) if n), key=lambda i: (-of_phase[filling.loads[i].phase], i))
@@ -185,14 +184,16 @@ def _one(filling: Filling, index: int, nodes: Ints) -> int | None:
 def _rest(filling: Filling) -> bool:
     """Whoever is left goes near a pod of the other phase, or near a partner; whether all found places."""
     for index, left in enumerate(_left(filling)):
-        near = np.flatnonzero(_has_partner(filling, filling.loads[index].phase)) if left else np.empty(0, np.int64)
-        while left and len(near):
-            slots = filling.slots(index, near)
-            near, slots = near[slots > 0], slots[slots > 0]
-            for at in np.lexsort((near, filling.loss(index, near))).tolist():
-                left -= filling.put(index, int(near[at]), min(left, int(slots[at]))) if left else 0
-            break
-        if left:
+        if not left:
+            continue
+        near = np.flatnonzero(_has_partner(filling, filling.loads[index].phase))
+        slots = filling.slots(index, near)
+        near, slots = near[slots > 0], slots[slots > 0]
+        for at in np.lexsort((near, filling.loss(index, near))).tolist():
+            left -= filling.put(index, int(near[at]), min(left, int(slots[at])))
+            if not left:
+                break
+        else:
             return False
     return True
 

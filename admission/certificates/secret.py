@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import binascii
-import datetime
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, Protocol
@@ -53,7 +52,7 @@ class CertificateSecret:
         for _ in range(_TRIES):
             found = await self._read()
             previous = _bundle(found) if found else None
-            now = datetime.datetime.fromtimestamp(clock.wall_time_s(), datetime.UTC)
+            now = clock.utc_now()
             reason = why_replace(previous, self._names, now) if previous else "there is none"
             if previous and not reason:
                 return previous

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import datetime
 import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -32,7 +31,7 @@ from admission.controller.agent_identity import (
 from admission.controller.asking_rate import AskingRate
 from admission.settings import HostPort
 from topology.bad_input import BadInput
-from topology.clock import monotonic_s, wall_time_s
+from topology.clock import monotonic_s, utc_now
 from topology.facts import enrolment_pb2 as wire
 from topology.facts.hub import Parts, server_credentials
 from topology.kube.errors import ApiError, ApiFailure
@@ -110,8 +109,7 @@ class Enrolment:
             why = f"the token is of a pod on node {node!r}, not on {request.node[:253]!r}"
             raise _RefusedError(grpc.StatusCode.PERMISSION_DENIED, why)
         try:
-            now = datetime.datetime.fromtimestamp(wall_time_s(), datetime.UTC)
-            return sign_agent(bundle, request.request, node, now)
+            return sign_agent(bundle, request.request, node, utc_now())
         except UnfitRequestError as error:
             raise _RefusedError(grpc.StatusCode.INVALID_ARGUMENT, str(error)) from None
 

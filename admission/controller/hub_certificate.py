@@ -7,7 +7,6 @@ knows is served, so that the ports are there from the start and agents find the 
 from __future__ import annotations
 
 import asyncio
-import datetime
 import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
@@ -17,7 +16,7 @@ import msgspec
 
 from admission.certificates.authority import Bundle, issue
 from admission.certificates.secret import Api, CertificateSecret
-from topology.clock import wall_time_s
+from topology.clock import utc_now
 from topology.kube.errors import ApiError, ApiFailure
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ class HubCertificate:
         self._api, self._namespace, self._config_map = api, namespace, config_map
         self._secret = CertificateSecret(api, namespace, secret, names, "hub")
         self._collection = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
-        self._unknown = issue(names, _now(), authority="isochrone-hub-not-ready")
+        self._unknown = issue(names, utc_now(), authority="isochrone-hub-not-ready")
         self._bundle: Bundle | None = None
 
     def bundle(self) -> Bundle | None:
@@ -84,7 +83,3 @@ class HubCertificate:
             except ApiFailure as failure:
                 log.warning("hub certificate: %s", failure)
             await asyncio.sleep(EVERY_S if self._bundle is not None else AGAIN_S)
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.fromtimestamp(wall_time_s(), datetime.UTC)

@@ -15,9 +15,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Final
 
-from admission.gangs.identity import podgroup_name
 from admission.gangs.let_go import Gatekeeper
-from admission.gangs.pod_group import MANAGED_BY, MANAGER
+from admission.gangs.pod_group import is_ours, marked_ours
 from topology.cluster_state import ClusterState, GangKey
 from topology.labels import GANG
 from topology.objects import PodGroup
@@ -68,11 +67,7 @@ class Completion:
         """Ours, without the number, and every pod of the gang has a node."""
         meta = group.metadata
         gang = meta.label(GANG)
-        if (
-            meta.label(MANAGED_BY) != MANAGER
-            or meta.name != podgroup_name(gang)
-            or group.spec.min_resources is not None
-        ):
+        if not (marked_ours(group) and is_ours(meta.name, gang)) or group.spec.min_resources is not None:
             return False
         pods = self._state.gangs().get((meta.namespace, gang), {})
         return bool(pods) and all(pod.spec.node_name for pod in pods.values())

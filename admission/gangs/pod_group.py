@@ -51,6 +51,11 @@ def is_ours(name: str, gang: str) -> bool:
     return name == podgroup_name(gang)
 
 
+def marked_ours(group: PodGroup) -> bool:
+    """Whether it is a gang's, and carries the mark of those that we made."""
+    return bool(group.metadata.label(GANG)) and group.metadata.label(MANAGED_BY) == MANAGER
+
+
 def wanted_pod_group(
     view: GangView,
     pods: Sequence[Pod],

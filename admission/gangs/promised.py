@@ -18,7 +18,7 @@ from admission.gangs.queue_room import DEFAULT_QUEUE
 from topology.cluster_state import ClusterState, GangKey
 from topology.labels import GATE, GROUP_NAME, QUEUE_NAME
 from topology.objects import Pod, PodGroup
-from topology.resources import Amounts, readable_request
+from topology.resources import Amounts, readable_request, sum_amounts
 
 QUEUE_LAG_S: Final = 3.0
 """How far Volcano's count of what a queue holds may be behind: a session (1 s) and its writes on a busy machine."""
@@ -86,7 +86,7 @@ class Promised:
             return self._total
         queue = self._queue_of(tuple(self._state.gangs().get(but, {}).values()))
         own = {name: -amount for name, amount in self._kept[but].items()}
-        return self._total | {queue: _sum(self._total.get(queue, {}), own)}
+        return self._total | {queue: sum_amounts((self._total.get(queue, {}), own))}
 
     def _renew(self, key: GangKey, now_s: float) -> None:
         old = self._shares.pop(key, None)
@@ -120,14 +120,14 @@ class Promised:
                 counts = not pod.has_gate(GATE) or self._state.is_assumed(uid)
             if counts:
                 queue = self._queue_of((pod,))
-                share.amounts[queue] = _sum(share.amounts.get(queue, {}), readable_request(pod.spec)[0])
+                share.amounts[queue] = sum_amounts((share.amounts.get(queue, {}), readable_request(pod.spec)[0]))
         if bound:
             self._bound_s[key] = bound
         else:
             self._bound_s.pop(key, None)
         if kept := self._kept.get(key):
             queue = self._queue_of(tuple(pods.values()))
-            share.amounts[queue] = _sum(share.amounts.get(queue, {}), kept)
+            share.amounts[queue] = sum_amounts((share.amounts.get(queue, {}), kept))
         return share
 
     def _add(self, queue: str, amounts: Amounts, sign: int) -> None:
@@ -145,7 +145,3 @@ class Promised:
 
 def _group_of(pod: Pod) -> str:
     return f"{pod.metadata.namespace}/{pod.metadata.annotation(GROUP_NAME)}"
-
-
-def _sum(one: Mapping[str, int], other: Mapping[str, int]) -> Amounts:
-    return {name: one.get(name, 0) + other.get(name, 0) for name in one.keys() | other.keys()}

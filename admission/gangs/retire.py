@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping
 
 from admission.gangs.let_go import Gatekeeper
-from admission.gangs.pod_group import MANAGED_BY, MANAGER
+from admission.gangs.pod_group import marked_ours
 from topology.clock import monotonic_s
 from topology.cluster_state import ClusterState
 from topology.labels import GANG, GROUP_NAME
@@ -59,7 +59,5 @@ class Retirement:
                 self.retired += await self._gatekeeper.remove_pod_group(group)
 
     def _is_empty(self, group: PodGroup) -> bool:
-        meta = group.metadata
-        gang = meta.label(GANG)
-        ours = bool(gang) and meta.label(MANAGED_BY) == MANAGER
-        return ours and not group.status.running and not self._state.gangs().get((meta.namespace, gang))
+        gang = (group.metadata.namespace, group.metadata.label(GANG))
+        return marked_ours(group) and not group.status.running and not self._state.gangs().get(gang)

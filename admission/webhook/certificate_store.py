@@ -16,7 +16,7 @@ from urllib.parse import quote
 
 import msgspec
 
-from admission.certificates.secret import CertificateSecret
+from admission.certificates import secret
 from admission.webhook.serving_certificate import ServingCertificate
 from topology.bad_input import BadInput
 from topology.kube.errors import ApiError, ApiFailure
@@ -24,14 +24,8 @@ from topology.kube.errors import ApiError, ApiFailure
 log = logging.getLogger(__name__)
 
 
-class Api(Protocol):
+class Api(secret.Api, Protocol):
     """The part of the Kubernetes client that is needed here."""
-
-    async def get(self, path: str) -> bytes: ...
-
-    async def create(self, path: str, obj: Any) -> bytes: ...
-
-    async def request(self, method: str, path: str, *, body: bytes | None = None) -> bytes: ...
 
     async def patch_json(self, path: str, ops: Sequence[Mapping[str, Any]]) -> bytes: ...
 
@@ -75,8 +69,8 @@ class Secret:
 
     every_s = 60.0
 
-    def __init__(self, api: Api, namespace: str, secret: str, configuration: str, names: Sequence[str]) -> None:
-        self._api, self._kept = api, CertificateSecret(api, namespace, secret, names, "webhook")
+    def __init__(self, api: Api, namespace: str, name: str, configuration: str, names: Sequence[str]) -> None:
+        self._api, self._kept = api, secret.CertificateSecret(api, namespace, name, names, "webhook")
         kinds = "/apis/admissionregistration.k8s.io/v1"
         self._configuration = f"{kinds}/mutatingwebhookconfigurations/{quote(configuration, safe='')}"
         self._validating = f"{kinds}/validatingwebhookconfigurations/{quote(configuration, safe='')}"

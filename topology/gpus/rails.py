@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from topology.gpus.roots import InUse, whole_in_use
+from topology.gpus.roots import InUse, changed_nodes, whole_in_use
 from topology.gpus.sets import NodeLinks, plugin_set
 from topology.gpus.table import GpuStatic
 
@@ -45,10 +45,8 @@ def rail_room(static: GpuStatic, names: Sequence[str], used_gpus: Ints, in_use: 
         changed, bits = nodes.tolist(), np.zeros((2, len(nodes)), dtype=np.int64)
     else:
         used_before, before, bits = static.last_rails
-        differ = used_before[nodes] != used_gpus[nodes]
-        if before is not in_use:
-            differ |= np.array([in_use.get(names[n]) is not before.get(names[n]) for n in nodes.tolist()], dtype=bool)
-        changed, bits = nodes[differ].tolist(), bits.copy() if differ.any() else bits
+        changed = changed_nodes(nodes, names, (used_gpus, in_use), (used_before, before)).tolist()
+        bits = bits.copy() if changed else bits
     if len(changed) > _FEW and not in_use:  # nobody tells which are in use: the lowest of those that are healthy
         at = np.searchsorted(nodes, changed)
         alike = static.healthy[changed].sum(axis=1) == static.count[changed]

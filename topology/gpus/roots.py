@@ -56,20 +56,29 @@ def whole_in_use(cards: NodeCards, units: int, in_use: Collection[str]) -> tuple
     return tuple(i in taken for i in range(len(cards.healthy)))
 
 
+def changed_nodes(nodes: Ints, names: Sequence[str], now: tuple[Ints, InUse], before: tuple[Ints, InUse]) -> Ints:
+    """Those of `nodes` of which other amounts (N,) are used, or other GPUs in use, than before."""
+    (used, in_use), (used_before, in_use_before) = now, before
+    differ = used_before[nodes] != used[nodes]
+    if in_use_before is not in_use:
+        each = (in_use.get(names[node]) is not in_use_before.get(names[node]) for node in nodes.tolist())
+        differ |= np.fromiter(each, dtype=bool, count=len(nodes))
+    changed: Ints = nodes[differ]
+    return changed
+
+
 def root_room(static: GpuStatic, names: Sequence[str], used_gpus: Ints, in_use: InUse) -> RootRoom:
     """The room by root at one moment: `used_gpus` (N,) as amounts count it."""
     nodes = static.rooted
     if not len(nodes):
         return RootRoom(nodes, np.zeros((0, 0), dtype=np.int64))
     if static.last_roots is None:
-        changed, free = nodes.tolist(), np.zeros((len(nodes), static.width), dtype=np.int64)
+        changed, free = nodes, np.zeros((len(nodes), static.width), dtype=np.int64)
     else:
         used_before, before, free = static.last_roots
-        differ = used_before[nodes] != used_gpus[nodes]
-        if before is not in_use:
-            differ |= [in_use.get(names[node]) is not before.get(names[node]) for node in nodes.tolist()]
-        changed, free = nodes[differ].tolist(), free.copy()
-    for node in changed:
+        changed = changed_nodes(nodes, names, (used_gpus, in_use), (used_before, before))
+        free = free.copy()
+    for node in changed.tolist():
         cards = static.cards[node]
         assert cards.links is not None, "it is in `rooted`"
         taken = whole_in_use(cards, int(used_gpus[node]), in_use.get(names[node], ()))

@@ -65,16 +65,7 @@ def nearest_us(
     """
     reach = table.reach
     everyone = np.union1d(members, np.empty(0, dtype=np.int64) if others is None else others)
-    kinds, counts = np.unique(reach.kind[everyone], return_counts=True)
-    nearest = np.full(len(reach.first), np.inf)
-    nearest_but_own = nearest.copy()
-    for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True):
-        row = reach.kind_row_us(kind, size_bytes)
-        nearest = np.minimum(nearest, row)
-        if count == 1:
-            row = row.copy()
-            row[kind] = np.inf
-        nearest_but_own = np.minimum(nearest_but_own, row)
+    nearest, nearest_but_own = _by_kind(table, everyone, size_bytes, np.minimum, np.inf)
     best: NDArray[np.float64] = nearest[reach.kind]
     best[everyone] = nearest_but_own[reach.kind[everyone]]
     best[members] = np.minimum(best[members], reach.self_us(size_bytes)[members])
@@ -85,16 +76,7 @@ def farthest_us(table: NodeTable, members: NDArray[np.int64], size_bytes: int) -
     """Every node's reach to the farthest member, a member's to itself too, shape (N,); 0 without members."""
     reach = table.reach
     members = np.unique(members)
-    kinds, counts = np.unique(reach.kind[members], return_counts=True)
-    farthest = np.zeros(len(reach.first))
-    farthest_but_own = farthest.copy()
-    for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True):
-        row = reach.kind_row_us(kind, size_bytes)
-        farthest = np.maximum(farthest, row)
-        if count == 1:
-            row = row.copy()
-            row[kind] = 0.0
-        farthest_but_own = np.maximum(farthest_but_own, row)
+    farthest, farthest_but_own = _by_kind(table, members, size_bytes, np.maximum, 0.0)
     worst: NDArray[np.float64] = farthest[reach.kind]
     worst[members] = np.maximum(farthest_but_own[reach.kind[members]], reach.self_us(size_bytes)[members])
     return worst
@@ -161,3 +143,22 @@ def as_requirement(table: NodeTable, allowed: Mask, planned: Sequence[int]) -> N
         chosen = [*wanted, *others]
         return NodeSet(key=HOSTNAME, values=tuple(sorted({hostnames[i] for i in chosen})), nodes=len(chosen))
     return best
+
+
+def _by_kind(
+    table: NodeTable, members: NDArray[np.int64], size_bytes: int, fold: np.ufunc, nobody_us: float
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Reach of a node of each kind to the members (distinct), folded, (kinds,): as one who is no member, and as one who
+    is, to the others; `nobody_us` where there are none."""
+    reach = table.reach
+    kinds, counts = np.unique(reach.kind[members], return_counts=True)
+    to_all = np.full(len(reach.first), nobody_us)
+    to_others = to_all.copy()
+    for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True):
+        row = reach.kind_row_us(kind, size_bytes)
+        to_all = fold(to_all, row)
+        if count == 1:
+            row = row.copy()
+            row[kind] = nobody_us
+        to_others = fold(to_others, row)
+    return to_all, to_others

@@ -272,13 +272,18 @@ def _table(rows: Sequence[Row]) -> str:
     spare = MAX_LINES - len(kept)
     lines: list[str] = []
     for word, text in kept:
-        first, *rest = wrap(clip(text, _ALL), LINE_CHARS - width - 2, break_on_hyphens=False) or [""]
+        first, *rest = _wrapped(clip(text, _ALL), LINE_CHARS - width - 2)
         if len(rest) > spare:
             lines.append(clip(f"{word:<{width}}  {text}", LINE_CHARS))
             continue
         spare -= len(rest)
         lines += [f"{word:<{width}}  {first}", *(f"{'':<{width}}  {more}" for more in rest)]
     return "\n".join(lines)
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    """The line in pieces of at most `width` characters, cut between words. Nearly all are short, and `wrap` is slow."""
+    return [line] if len(line) <= width else wrap(line, width, break_on_hyphens=False)
 
 
 def waiting_block(text: str) -> str:

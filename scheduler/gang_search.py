@@ -260,6 +260,8 @@ class GangSearch:
     def _roots_of(self, nodes: NDArray[np.int64]) -> RootRoom | None:
         """Free GPUs by PCI root of these nodes, by position; None where no node has several roots that are known."""
         room = self._roots
+        if not len(room.nodes):
+            return None
         at = np.flatnonzero(np.isin(nodes, room.nodes))
         return RootRoom(at, room.free[np.searchsorted(room.nodes, nodes[at])]) if len(at) else None
 

@@ -47,7 +47,7 @@ def gpu_pick(snapshot: Snapshot, request: PodRequest, node: int, partner: int | 
     gpu = request.gpu
     if gpu is None or gpu.profiles:
         return None
-    cards = snapshot.table.cards_of(node)
+    cards = snapshot.table.gpus.cards[node]
     if gpu.plain and cards.links is None:
         return None
     row = _row(snapshot, cards, node)
@@ -61,7 +61,7 @@ def gpu_pick(snapshot: Snapshot, request: PodRequest, node: int, partner: int | 
 def partner_rails(snapshot: Snapshot, node: int) -> frozenset[int]:
     """Rails of the cards in use on the partner's node, its own among them: numbers of live network cards there, as the
     agent sees them. Empty where no agent does."""
-    cards = snapshot.table.cards_of(node)
+    cards = snapshot.table.gpus.cards[node]
     if cards.links is None or not cards.links.rails_known:
         return frozenset()
     users = _row(snapshot, cards, node).users

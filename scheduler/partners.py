@@ -54,6 +54,9 @@ def seen_from(table: NodeTable, partners: Sequence[NDArray[np.int64]], size_byte
 
     Nodes of one kind are equally far from all others, so it costs what there are kinds, not what there are partners.
     """
+    if not partners:
+        nobody = np.zeros(len(table))
+        return Seen(nobody, nobody, np.full(len(table), np.inf), 0)
     reach, kinds = table.reach, len(table.reach.first)
     worst, nearest, total = np.zeros(kinds), np.full(kinds, np.inf), np.zeros(kinds)
     others_worst, others_nearest, twins = worst.copy(), nearest.copy(), np.zeros(kinds)

@@ -111,5 +111,7 @@ def gang_rails(
 ) -> GangRails | None:
     """For pods on these nodes (all by default); None where the rails of none of them are known."""
     room = snapshot.rail_room()
+    if not len(room.nodes):
+        return None
     known = room.nodes if nodes is None else np.intersect1d(room.nodes, nodes)
     return GangRails(room, partners) if len(known) else None

@@ -6,7 +6,7 @@ isochrone set), what bound and minimum hold. It must never know the API server o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import msgspec
@@ -130,13 +130,32 @@ def request_of(view: GangView, table: NodeTable) -> GangRequest:
     return GangRequest(
         namespace=view.key[0],
         name=view.key[1],
-        members=tuple(pod_request_of(p) for p in view.members),
+        members=tuple(_requests(view.members)),
         partners=tuple(partners),
         bound=ReachBound(settings.reach_us, settings.reach_size_bytes),
         pairing=settings.pairing,
         mode=settings.mode,
         min_prefill=needed_of(view, PREFILL),
         min_decode=needed_of(view, DECODE),
+    )
+
+
+def _requests(pods: Iterable[Pod]) -> Iterator[PodRequest]:
+    """What each asks. Pods of one template ask alike and mostly follow each other, by name: it is read once for them,
+    and they share one `spec`, so that the planner looks once too."""
+    read: tuple[Pod, PodRequest] | None = None
+    for pod in pods:
+        if read is None or not _alike(read[0], pod):
+            read = pod, pod_request_of(pod)
+        meta = pod.metadata
+        yield replace(read[1], uid=meta.uid, namespace=meta.namespace, name=meta.name)
+
+
+def _alike(a: Pod, b: Pod) -> bool:
+    return (
+        a.metadata.label(PHASE) == b.metadata.label(PHASE)
+        and a.metadata.annotations == b.metadata.annotations
+        and a.spec == b.spec
     )
 
 

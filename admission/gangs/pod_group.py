@@ -75,9 +75,10 @@ def wanted_pod_group(
     stated = {PREFILL: settings.min_prefill or 1, DECODE: settings.min_decode or 1}
     minimum: dict[str, int] = {}
     later: dict[str, bool] = {}
+    sizes = {phase: unit_size(view, phase) for phase in stated}
     for phase, count in stated.items():
         mine = [p for p in pods if p.metadata.label(PHASE) == phase]
-        minimum[phase] = count * unit_size(view, phase)
+        minimum[phase] = count * sizes[phase]
         later[phase] = more_later(mine)
         if later[phase]:
             out = sum(1 for p in mine if p.metadata.uid in going or not p.has_gate(GATE))
@@ -87,7 +88,6 @@ def wanted_pod_group(
         "queue": _first(p.metadata.annotation(QUEUE_NAME) for p in pods) or "default",
         "minResources": _resources(pods, minimum),
     }
-    sizes = {phase: unit_size(view, phase) for phase in minimum}
     apart = {phase: _told_apart_by(pods, phase) for phase in minimum}
     # A group whose leader goes first is not whole yet: it is counted by pods until it is.
     whole = [phase for phase, size in sizes.items() if size > 1 and len(apart[phase]) == 1 and not later[phase]]

@@ -32,6 +32,7 @@ _NAMED = (
     (("rbg.workloads.x-k8s.io/role-instance-name",), "RBG_LWP_GROUP_SIZE"),
     (("stormservice.orchestration.aibrix.ai/podset-name",), "POD_GROUP_SIZE"),
 )
+_UNIT_LABELS = frozenset(key for keys, _ in _NAMED for key in keys)
 _MOST_PODS = 4096
 _MOST_CHOICES = 8
 """Units tried as the first of a minimum; they are alike but for services of several LeaderWorkerSets."""
@@ -54,6 +55,8 @@ def told_apart_by(pod: Pod) -> str:
 
 def _read(pod: Pod) -> tuple[str, int, str]:
     meta = pod.metadata
+    if LWS_SIZE not in (meta.annotations or {}) and _UNIT_LABELS.isdisjoint(meta.labels or {}):
+        return "", 1, ""  # as nearly every pod is
     name, group, size = meta.label(LWS_NAME), meta.label(LWS_GROUP), _number(meta.annotation(LWS_SIZE))
     if size > 1:
         return (f"{name}/{group}", size, LWS_GROUP_KEY) if name and group else ("", size, "")

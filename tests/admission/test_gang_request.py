@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import msgspec
 import pytest
 
@@ -12,6 +14,7 @@ from tests.admission.held_pods import CHAT, bound, held, released, required, sto
 from tests.admission.pods import Raw
 from tests.scheduler.clusters import node
 from topology.labels import (
+    CARD_MEMORY,
     DECISION,
     HOSTNAME,
     MIN_DECODE,
@@ -175,6 +178,23 @@ def test_the_request_carries_what_the_gang_wants() -> None:
     assert (asked.bound.us, asked.bound.size_bytes) == (100.0, 2**20)
     assert (asked.mode, asked.pairing) == ("required", "all")
     assert (asked.still_needed("prefill"), asked.still_needed("decode")) == (2, 4)
+
+
+def test_pods_that_are_read_together_ask_what_each_asks_by_itself() -> None:
+    wishes = {CARD_MEMORY: "20Gi"}
+    pods = [
+        stored(held("d0")),
+        stored(held("d1")),
+        stored(held("d2", gpus=2)),
+        stored(held("d3", nodeSelector={"pool": "a"})),
+        stored(held("d4", annotations=wishes)),
+        stored(held("d5", annotations=wishes)),
+        stored(held("p0")),
+        stored(held("p1")),
+    ]
+    members = request_of(view(*pods), TABLE).members
+    assert list(members) == [pod_request_of(pod) for pod in pods]
+    assert [a.spec is b.spec for a, b in pairwise(members)] == [True, False, False, False, True, False, True]
 
 
 def test_quantities_that_cannot_be_read_or_added_up_are_no_error() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from textwrap import wrap
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from scheduler.decide import decide
 from scheduler.decision import NANO, Candidate, Decision, Outcome, PairReach, Part, Plan
 from scheduler.explain import decision_line, gang_event, held_event, log_fields, news_key, placed_event
-from scheduler.explain_block import MAX_LINES, gang_block, placement_block
+from scheduler.explain_block import MAX_LINES, gang_block, placement_block, waiting_block
 from scheduler.explain_words import (
     EVENT_BYTES,
     LINE_CHARS,
@@ -360,3 +361,9 @@ def test_a_plan_never_says_placed() -> None:
 def test_a_pod_that_a_predecessor_planned_is_not_called_unscored() -> None:
     text = placed_event(None, "n1", phase="decode", bound_us=1000.0, explained_before=True)
     assert text == "On n1; planned before this controller started, see isochrone.dev/placement"
+
+
+@given(st.lists(st.text("ab -\u00a0", max_size=60), max_size=10).map(" ".join))
+def test_a_text_is_cut_where_a_line_is_full_and_nowhere_else(text: str) -> None:
+    first, *rest = wrap(text.strip(), LINE_CHARS - 9, break_on_hyphens=False) or [""]
+    assert waiting_block(text).split("\n") == [f"none     {first}", *(f"{'':9}{more}" for more in rest)]

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from typing import Final, Protocol
 
 from scheduler import volcano_wire as wire
@@ -22,19 +23,25 @@ from scheduler.body_room import Body
 from scheduler.decide import decide
 from scheduler.decision import Decision
 from scheduler.policy import Policy
-from scheduler.request import Partner, PodRequest, ReachBound, pod_request_of
+from scheduler.request import Partner, ReachBound, pod_request_of
 from scheduler.session import SessionLedger, Tried
 from topology import labels, units
 from topology.bad_input import BadInput
 from topology.objects import Pod
-from topology.snapshot import Snapshot
+from topology.snapshot import NodeTable, Snapshot
+
+_NO_OBJECTION: Final = wire.event()
+_KEPT_CHARS: Final = 64  # longer texts of a bound are read each time: they are nobody's setting
 
 
 class ClusterView(Protocol):
-    """What an answer may look at. Both are cheap: they are asked in every call."""
+    """What an answer may look at. All are cheap: they are asked in every call."""
 
     def snapshot(self) -> Snapshot | None:
         """The facts now; None until the first lists are complete."""
+
+    def table(self) -> NodeTable | None:
+        """The part of the facts that says where nodes stand."""
 
     def gang_pods(self, namespace: str, gang: str) -> Sequence[Pod]:
         """The live pods with this gang label, placed or not."""
@@ -69,19 +76,19 @@ def prioritize(body: Body, view: ClusterView, ledger: SessionLedger, policy: Pol
 
 def score(call: wire.Prioritize, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
     """`prioritize` once its body is read."""
-    request = _request_of(call.task)
-    if request is None:
+    asked = _tried(call.task)
+    if asked is None:
         return Answer(wire.scores({}), Result.FOREIGN)  # to Volcano a node without a score has 0
     snapshot = view.snapshot()
     if snapshot is None:
         return Answer(wire.scores(dict.fromkeys(call.nodes, 0.0)), Result.COLD)
-    pod = call.task.pod
+    request = pod_request_of(asked.pod, asked.uid, asked.namespace, asked.name)
     ranking = decide(
         request,
         _overlaid(snapshot, request.uid, view, ledger),
         call.nodes,
-        partners=_partners(request, pod, view, ledger),
-        bound=_bound_of(pod),
+        partners=_partners(asked, view, ledger),
+        bound=_bound_of(asked.pod),
         policy=policy,
     )
     return Answer(wire.scores(ranking.scores), Result.SCORED, decision=ranking.decision)
@@ -89,28 +96,26 @@ def score(call: wire.Prioritize, view: ClusterView, ledger: SessionLedger, polic
 
 def allocate(body: Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
     """Remembers the place for the rest of the session, or refuses it when a partner's place is out of reach."""
-    task = wire.decode_event(body)
-    request = _request_of(task)
-    if request is None:
-        return Answer(wire.event(), Result.FOREIGN)
-    snapshot = view.snapshot()
-    too_far = _too_far(snapshot, request, task, view, ledger) if snapshot is not None else ""
+    tried = _tried(wire.decode_event(body))
+    if tried is None:
+        return Answer(_NO_OBJECTION, Result.FOREIGN)
+    table = view.table()
+    too_far = _too_far(table, tried, view, ledger) if table is not None else ""
     if too_far:
         # Volcano takes the place back itself, and no sibling may be measured against it meanwhile.
-        ledger.forget(request.uid)
+        ledger.forget(tried.uid)
         return Answer(wire.event(too_far), Result.REFUSED, refusal=too_far)
-    ledger.allocated(_tried(request, task))
-    return Answer(wire.event(), Result.ACCEPTED if snapshot is not None else Result.COLD)
+    ledger.allocated(tried)
+    return Answer(_NO_OBJECTION, Result.ACCEPTED if table is not None else Result.COLD)
 
 
 def deallocate(body: Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
     """Forgets the place, or remembers that the pod is being evicted from it."""
-    task = wire.decode_event(body)
-    request = _request_of(task)
-    if request is None:
-        return Answer(wire.event(), Result.FOREIGN)
-    ledger.deallocated(_tried(request, task))
-    return Answer(wire.event(), Result.TAKEN_BACK)
+    tried = _tried(wire.decode_event(body))
+    if tried is None:
+        return Answer(_NO_OBJECTION, Result.FOREIGN)
+    ledger.deallocated(tried)
+    return Answer(_NO_OBJECTION, Result.TAKEN_BACK)
 
 
 def close_session(body: Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
@@ -163,60 +168,60 @@ UNREAD: Final = frozenset({"onSessionOpen"})
 """Verbs whose body is not even kept: it can be a gigabyte."""
 
 
-# --- from a task to a request ------------------------------------------------------------------
+# --- what a task says --------------------------------------------------------------------------
 
 
-def _request_of(task: wire.Task) -> PodRequest | None:
-    """The task as a request, or None for a pod without a phase of ours: nothing can be said about its pair."""
-    pod = task.pod
-    phase = pod.metadata.label(labels.PHASE)
+def _tried(task: wire.Task) -> Tried | None:
+    """None for a pod without a phase of ours: nothing can be said about its pair."""
+    meta = task.pod.metadata
+    phase = meta.label(labels.PHASE)
     if phase not in labels.PHASES:
         return None
-    return pod_request_of(pod, task.uid or pod.metadata.uid or pod.key, task.namespace, task.name)
-
-
-def _tried(request: PodRequest, task: wire.Task) -> Tried:
-    gang = task.pod.metadata.label(labels.GANG)
     return Tried(
-        request.uid,
-        request.name,
-        request.namespace,
-        gang,
-        request.phase,
-        task.node_name,
-        request.amounts,
-        task.status,
-        request.hold,
+        uid=task.uid or meta.uid or task.pod.key,
+        name=task.name or meta.name,
+        namespace=task.namespace or meta.namespace,
+        gang=meta.label(labels.GANG),
+        phase=phase,
+        node=task.node_name,
+        status=task.status,
+        pod=task.pod,
     )
 
 
 def _bound_of(pod: Pod) -> ReachBound:
+    said = pod.metadata.annotation
+    reach, size = said(labels.REACH), said(labels.REACH_SIZE)
+    read = _bound if len(reach) + len(size) <= _KEPT_CHARS else _bound.__wrapped__
+    return read(reach, size, said(labels.PAIRING) == labels.NEAREST)
+
+
+@lru_cache(maxsize=256)
+def _bound(reach: str, size: str, nearest: bool) -> ReachBound:
     us, size_bytes = labels.DEFAULT_REACH_US, labels.DEFAULT_REACH_SIZE_BYTES
-    if text := pod.metadata.annotation(labels.REACH):
+    if reach:
         with suppress(BadInput):
-            us = units.parse_duration_us(text, labels.REACH)
-    if text := pod.metadata.annotation(labels.REACH_SIZE):
+            us = units.parse_duration_us(reach, labels.REACH)
+    if size:
         with suppress(BadInput):
-            size_bytes = units.parse_size_bytes(text, labels.REACH_SIZE)
-    return ReachBound(us, size_bytes, nearest=pod.metadata.annotation(labels.PAIRING) == labels.NEAREST)
+            size_bytes = units.parse_size_bytes(size, labels.REACH_SIZE)
+    return ReachBound(us, size_bytes, nearest)
 
 
 # --- where the others are ----------------------------------------------------------------------
 
 
-def _partners(request: PodRequest, pod: Pod, view: ClusterView, ledger: SessionLedger) -> tuple[Partner, ...]:
+def _partners(tried: Tried, view: ClusterView, ledger: SessionLedger) -> tuple[Partner, ...]:
     """Pods of the other phase that have a place: bound, or put there in this session. By uid, what is bound wins."""
-    gang = pod.metadata.label(labels.GANG)
-    if not gang:
+    if not tried.gang:
         return ()
-    other = labels.DECODE if request.phase == labels.PREFILL else labels.PREFILL
-    bound = {
-        p.metadata.uid: Partner(p.metadata.uid, p.metadata.name, other, (p.spec.node_name,))
-        for p in view.gang_pods(request.namespace, gang)
-        if p.metadata.label(labels.PHASE) == other and _stays(p) and not ledger.leaving(p.metadata.uid)
-    }
-    tried = {p.uid: p for p in ledger.partners(request.namespace, gang, other)}
-    return tuple((tried | bound).values())
+    other = labels.DECODE if tried.phase == labels.PREFILL else labels.PREFILL
+    found = {p.uid: p for p in ledger.partners(tried.namespace, tried.gang, other)}
+    for pod in view.gang_pods(tried.namespace, tried.gang):
+        meta = pod.metadata
+        if _stays(pod) and meta.label(labels.PHASE) == other and not ledger.leaving(meta.uid):
+            found[meta.uid] = Partner(meta.uid, meta.name, other, (pod.spec.node_name,))
+    return tuple(found.values())
 
 
 def _stays(pod: Pod) -> bool:
@@ -238,17 +243,17 @@ def _overlaid(snapshot: Snapshot, uid: str, view: ClusterView, ledger: SessionLe
     return snapshot.without_assumed([uid]) if uid in snapshot.assumed else snapshot
 
 
-def _too_far(snapshot: Snapshot, request: PodRequest, task: wire.Task, view: ClusterView, ledger: SessionLedger) -> str:
+def _too_far(table: NodeTable, tried: Tried, view: ClusterView, ledger: SessionLedger) -> str:
     """Why this node cannot be taken, or nothing. Nodes that we do not know are not judged."""
-    if task.pod.metadata.annotation(labels.REACH_MODE) != labels.REQUIRED or task.status == wire.RUNNING:
+    if tried.pod.metadata.annotation(labels.REACH_MODE) != labels.REQUIRED or tried.status == wire.RUNNING:
         return ""
-    table, bound = snapshot.table, _bound_of(task.pod)
-    node = table.index.get(task.node_name)
-    if node is None:
+    node, partners = table.index.get(tried.node), _partners(tried, view, ledger)
+    if node is None or not partners:
         return ""
+    bound = _bound_of(tried.pod)
     away = [
         (table.reach.between(node, table.index[name], bound.size_bytes), partner.name, name)
-        for partner in _partners(request, task.pod, view, ledger)
+        for partner in partners
         for name in partner.nodes
         if name in table.index
     ]
@@ -259,6 +264,6 @@ def _too_far(snapshot: Snapshot, request: PodRequest, task: wire.Task, view: Clu
     if reach.us <= bound.us:
         return ""
     return (
-        f"isochrone: {request.phase} pod {request.name} on {task.node_name} would be {units.show_us(reach.us)} "
+        f"isochrone: {tried.phase} pod {tried.name} on {tried.node} would be {units.show_us(reach.us)} "
         f"({reach.basis}) from {name} on {where}, and its bound is {units.show_us(bound.us)}"
     )

@@ -6,6 +6,7 @@ labels are closed sets that the callers own.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Final
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -25,25 +26,29 @@ class ExtenderMetrics:
     """What the extender counts. Give it the registry that the process shows."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self.requests = Counter(
+        # labels() costs more than the count itself, so what it found is kept: the sets are closed.
+        requests = Counter(
             "isochrone_extender_requests",
             "Calls to the Volcano extender: answered, rejected (caller's mistake) or failed (bug, answered neutrally).",
             ("verb", "result"),
             registry=registry,
         )
-        self.duration = Histogram(
+        self.requests = cache(requests.labels)
+        duration = Histogram(
             "isochrone_extender_duration_seconds",
             "Time from the headers of a call to its answer, the body's way included.",
             ("verb",),
             buckets=_BUCKETS,
             registry=registry,
         )
-        self.decisions = Counter(
+        self.duration = cache(duration.labels)
+        decisions = Counter(
             "isochrone_decisions",
             "What answers to Volcano said: scored, foreign, cold, accepted, refused, taken-back, neutral.",
             ("verb", "result"),
             registry=registry,
         )
+        self.decisions = cache(decisions.labels)
         self.cold = Counter(
             "isochrone_extender_cold_answers",
             "Neutral answers because the first lists from the API server were not complete.",

@@ -12,19 +12,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Final
 
-from scheduler.request import Partner
+from scheduler.request import Partner, pod_request_of
 from scheduler.volcano_wire import RELEASING, RUNNING
-from topology.gpus.holds import GpuHold
-from topology.resources import Amounts
+from topology.objects import Pod
 from topology.snapshot import Assumed
 
 LIMIT: Final = 20_000
 """Pods remembered at most. A session that never closes (its call was lost) must not grow the process; the oldest go."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tried:
     """One pod where Volcano put it in this session. `status` is the call's: allocated, pipelined, or releasing."""
 
@@ -34,9 +34,14 @@ class Tried:
     gang: str
     phase: str
     node: str
-    amounts: Amounts
     status: int
-    hold: GpuHold | None = None
+    pod: Pod
+
+    @cached_property
+    def assumed(self) -> Assumed:
+        """What it takes from its node. Read when first asked for: most sessions place planned pods and score nobody."""
+        request = pod_request_of(self.pod)
+        return Assumed(self.node, request.amounts, request.hold)
 
     @property
     def leaving(self) -> bool:
@@ -102,11 +107,7 @@ class SessionLedger:
 
         An evicted pod is not laid over: it holds its node until it is gone, and the snapshot counts it there.
         """
-        return {
-            uid: Assumed(pod.node, pod.amounts, pod.hold)
-            for uid, pod in self._tried.items()
-            if not pod.leaving and uid not in without
-        }
+        return {uid: pod.assumed for uid, pod in self._tried.items() if not pod.leaving and uid not in without}
 
     def _keep(self, pod: Tried) -> None:
         while len(self._tried) >= self._limit:

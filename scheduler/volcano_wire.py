@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
@@ -68,6 +69,10 @@ class _Event(msgspec.Struct, frozen=True):
     task: msgspec.Raw = msgspec.Raw(b"null")
 
 
+class _PlainEvent(msgspec.Struct, frozen=True):
+    task: Task
+
+
 class _Anything(msgspec.Struct, frozen=True):
     """Any JSON object, looked at for syntax alone."""
 
@@ -91,6 +96,7 @@ class _EventAnswer(msgspec.Struct, frozen=True, rename="camel"):
 
 _PRIORITIZE = msgspec.json.Decoder(_Prioritize)
 _EVENT = msgspec.json.Decoder(_Event)
+_PLAIN_EVENT = msgspec.json.Decoder(_PlainEvent)
 _TASK = msgspec.json.Decoder(Task)
 _ANYTHING = msgspec.json.Decoder(_Anything)
 _ENCODER = msgspec.json.Encoder()
@@ -108,6 +114,9 @@ def decode_prioritize(body: Body) -> Prioritize:
 
 def decode_event(body: Body) -> Task:
     """The task of an allocateFunc or deallocateFunc call. Raises BadInput for a body that is none."""
+    if _is_ascii(body):
+        with suppress(msgspec.DecodeError, RecursionError):  # read part by part below, and told what is wrong
+            return _PLAIN_EVENT.decode(body).task
     return _task(_decoded(_EVENT, body).task)
 
 

@@ -190,13 +190,18 @@ class ClusterState:
             self._used = used
         return self._table
 
-    def snapshot(self, now_s: float, facts_age_s: float) -> Snapshot:
-        """Facts at this moment. The same object until something changes, but for its age."""
+    def table_at(self, now_s: float) -> NodeTable:
+        """The node table with the reach that counts at this moment."""
         table = self.table()
         self.renew_measured(now_s)
         if isinstance(reach := table.reach, MeasuredReach):
             table = copy(table)
             table.reach = reach.at(now_s)
+        return table
+
+    def snapshot(self, now_s: float, facts_age_s: float) -> Snapshot:
+        """Facts at this moment. The same object until something changes, but for its age."""
+        table = self.table_at(now_s)
         if self._snapshot is None:
             used = self._used.copy()
             used.setflags(write=False)

@@ -53,7 +53,7 @@ from topology.kube.events import EventSettings, EventSink
 from topology.kube.informer import Change, HasMetadata, Informer
 from topology.kube.kept_pods import KeptPods
 from topology.objects import HyperNode, Node, Pod, PodGroup, Queue, Workload
-from topology.snapshot import Snapshot
+from topology.snapshot import NodeTable, Snapshot
 
 log = logging.getLogger(__name__)
 
@@ -216,6 +216,10 @@ class Controller:
     def snapshot(self) -> Snapshot | None:
         """The snapshot to decide on, None until the first lists are complete."""
         return self.state.snapshot(wall_time_s(), self.facts_age_s()) if self.synced() else None
+
+    def table(self) -> NodeTable | None:
+        """Where nodes stand, None until the first lists are complete."""
+        return self.state.table_at(wall_time_s()) if self.synced() else None
 
     def gang_pods(self, namespace: str, gang: str) -> Sequence[Pod]:
         """The live pods of a gang."""

@@ -26,7 +26,7 @@ from topology.cluster_state import ClusterState
 from topology.gpus.devices import VOLCANO_REGISTER
 from topology.gpus.forms import VOLCANO_VGPU
 from topology.labels import DECODE, GANG, PHASE, PREFILL
-from topology.objects import Node, Pod
+from topology.objects import Container, Node, Pod, PodSpec, Resources
 
 NODES: Final = 5_000
 CANDIDATES: Final = 1_000
@@ -82,11 +82,11 @@ class _World:
             for i in range(8):
                 pod = self.pod((PREFILL, DECODE)[i % 2], f"gang-{gang}", self.crowd.node_name(start + i))
                 self.state.apply_pods([(None, pod)])
+        asked = Resources(limits={VOLCANO_VGPU.count if shared else "nvidia.com/gpu": "1"})
+        asking = Pod(spec=PodSpec(containers=(Container(resources=asked),)))
         for i in range(IN_SESSION):
             group, node = f"new-{i // 4}", self.crowd.node_name(rng.randrange(NODES))
-            asked = {VOLCANO_VGPU.count: 1} if shared else {"nvidia.com/gpu": 1}
-            tried = Tried(f"tried-{i}", f"tried-{i}", "team", group, PREFILL, node, asked, 2)
-            self.ledger.allocated(tried)
+            self.ledger.allocated(Tried(f"tried-{i}", f"tried-{i}", "team", group, PREFILL, node, 2, asking))
 
     def node(self, index: int) -> dict[str, Any]:
         """A node with whole GPUs, or with the same cards in the hands of Volcano's vGPU plugin."""
@@ -122,6 +122,10 @@ class _World:
     def snapshot(self) -> Any:
         """What the extender asks for."""
         return self.state.snapshot(0.0, 0.0)
+
+    def table(self) -> Any:
+        """What the extender asks for."""
+        return self.state.table_at(0.0)
 
     def gang_pods(self, namespace: str, gang: str) -> Any:
         """What the extender asks for."""

@@ -28,6 +28,9 @@ class _Nothing:
     def snapshot(self) -> None:
         """Not complete yet."""
 
+    def table(self) -> None:
+        """Not complete yet."""
+
     def gang_pods(self, namespace: str, gang: str) -> tuple[()]:
         """None."""
         return ()

@@ -13,10 +13,11 @@ from scheduler.policy import Policy
 from scheduler.session import SessionLedger, Tried
 from scheduler.volcano_wire import ALLOCATED, PENDING, PIPELINED, RELEASING, RUNNING
 from tests.scheduler.volcano import Cluster, node_json, pod_json, prioritize_body
+from topology.objects import Pod
 from topology.snapshot import Assumed
 
-P0 = Tried("u-p0", "p-0", "default", "chat", "prefill", "n1", {"pods": 1}, ALLOCATED)
-D0 = Tried("u-d0", "d-0", "default", "chat", "decode", "n2", {"pods": 1}, PIPELINED)
+P0 = Tried("u-p0", "p-0", "default", "chat", "prefill", "n1", ALLOCATED, Pod())
+D0 = Tried("u-d0", "d-0", "default", "chat", "decode", "n2", PIPELINED, Pod())
 
 
 def places(ledger: SessionLedger, phase: str = "prefill") -> list[tuple[str, tuple[str, ...]]]:

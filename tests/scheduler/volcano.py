@@ -24,7 +24,7 @@ from scheduler.metrics import ExtenderMetrics
 from topology import labels
 from topology.objects import Node, Pod
 from topology.resources import pod_request
-from topology.snapshot import Snapshot, snapshot_of
+from topology.snapshot import NodeTable, Snapshot, snapshot_of
 
 NO_LABELS: Mapping[str, str] = {}
 
@@ -113,6 +113,10 @@ class Cluster:
         if not self.ready:
             return None
         return snapshot_of(self.nodes, [(p.spec.node_name, pod_request(p.spec)) for p in self.pods if p.spec.node_name])
+
+    def table(self) -> NodeTable | None:
+        snapshot = self.snapshot()
+        return snapshot.table if snapshot is not None else None
 
     def gang_pods(self, namespace: str, gang: str) -> Sequence[Pod]:
         return [p for p in self.pods if p.metadata.namespace == namespace and p.metadata.label(labels.GANG) == gang]

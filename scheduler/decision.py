@@ -193,6 +193,9 @@ class Plan:
     expanded: int = 0
     terms: Terms | None = None  # what the plan was judged by
     cost: float = 0.0  # points, the lower the better (scheduler.objective)
+    twins: Mapping[str, str] = field(
+        default_factory=dict
+    )  # pod uid to the first one on its node that asks for the same
 
     def set_for(self, phase: str) -> NodeSet | None:
         """The isochrone set of one phase; None where planned pods have several (`pairing: nearest`)."""

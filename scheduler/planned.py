@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.decision import KEEP, Candidate, Decision, Outcome, PairReach, Plan, Terms
+from scheduler.decision import KEEP, Candidate, Decision, Outcome, PairReach, Plan, Terms, decision_id
 from scheduler.judge import (
     Judged,
     Need,
@@ -68,17 +68,25 @@ def planned(
     for m in gang.members:
         if m.uid in places:
             alike.setdefault((m.phase, id(needs[m.uid])), {})[places[m.uid]] = m.uid
+    where = {phase: frozenset(nodes for of, nodes in first if of == phase) for phase in PHASES}
     # What its own pods have matters to advice only, and that only to who is left out.
     own = held_by_gang(gang, snapshot, places) if len(places) < len(gang.members) else None
     kinds: dict[tuple[str, int], _Kind] = {}
+    looks: dict[object, _Look] = {}
     decisions: dict[str, Decision] = {}
+    twins: dict[str, str] = {}
     for member in sorted(gang.members, key=lambda m: (m.phase, m.name, m.uid)):
         need = needs[member.uid]
         key = member.phase, id(need)
         if key not in kinds:
-            need = need if own is None else replace(need, own=own)
-            kinds[key] = _Kind(after, need, named[other_phase(member.phase)], bound, policy, alike.get(key, {}))
-        decisions[member.uid] = kinds[key].decision(member, places.get(member.uid))
+            other, mine = other_phase(member.phase), alike.get(key, {})
+            # Both phases see the same where they ask alike and stand, and have their partners, on the same nodes.
+            seen = id(need), where[other], tuple(sorted(mine)), member.phase if need.cards is not None else ""
+            if seen not in looks:
+                need = need if own is None else replace(need, own=own)
+                looks[seen] = _Look(after, need, named[other], bound, policy, mine)
+            kinds[key] = _Kind(looks[seen], named[other], bound)
+        decisions[member.uid], twins[member.uid] = kinds[key].decision(member, places.get(member.uid))
     pairs = [d.partner for d in decisions.values() if d.partner]
     placed = [(needs[uid], places[uid]) for uid in decisions if uid in places]
     taken = taken_gpus([(need.shape, 1) for need, _ in placed], snapshot, policy)
@@ -97,6 +105,7 @@ def planned(
         expanded=expanded,
         terms=terms,
         cost=objective.cost(terms),
+        twins=twins,
     )
 
 
@@ -177,8 +186,9 @@ _Found = tuple[NDArray[np.int64], Mapping[VerdictCode, Verdict], list[Candidate]
 """Nodes per verdict, nearest misses and the best nodes."""
 
 
-class _Kind:
-    """Members of one phase and need, judged once with everybody in place. `mine`: one uid for each node of theirs."""
+class _Look:
+    """Every node as pods of one need see it with everybody in place, and their own nodes as each sees its own. `mine`:
+    one uid for each node of theirs."""
 
     def __init__(
         self,
@@ -189,57 +199,86 @@ class _Kind:
         policy: Policy,
         mine: Mapping[int, str],
     ) -> None:
-        self._after, self._need, self._partners, self._bound, self._policy = after, need, partners, bound, policy
-        self._deciding = Deciding(after.table, partners, bound)
-        self._reach_us = (
-            reach_to(after.table, partners, bound) if partners else after.table.reach.self_us(bound.size_bytes)
-        )
+        self.after, self.need = after, need
+        reach_us = reach_to(after.table, partners, bound) if partners else after.table.reach.self_us(bound.size_bytes)
         rails = {node for _, node in partners}
-        self._judged = judge(after, need, self._reach_us, bound, policy, None, rails)
-        self._counts = counts_of(self._judged)
-        self._nearest = nearest_misses(after, self._judged, need, bound, partners)
-        self._on: dict[int, _Found] = {}
+        self.judged = judge(after, need, reach_us, bound, policy, None, rails)
+        self.counts = counts_of(self.judged)
+        self.ranking = ranking_of(self.judged, KEEP + 1)
         # Each one's own node, without one of them on it: on different nodes they do not see each other.
         nodes = np.array(sorted(mine), dtype=np.int64)
-        self._without = after.without_assumed(mine.values()) if mine else after
-        self._own = judge(self._without, need, self._reach_us, bound, policy, nodes, rails)
-        ranking = ranking_of(self._judged, KEEP + 1)
+        self.without = after.without_assumed(mine.values()) if mine else after
+        self.own = judge(self.without, need, reach_us, bound, policy, nodes, rails)
+
+
+class _Kind:
+    """Members of one phase and need, and what they find beside their partners."""
+
+    def __init__(self, look: _Look, partners: Named, bound: ReachBound) -> None:
+        self._look, self._bound = look, bound
+        after, judged = look.after, look.judged
+        self._deciding = Deciding(after.table, partners, bound)
+        self._nearest = nearest_misses(after, judged, look.need, bound, partners)
+        self._first: dict[int, Decision] = {}
+        self._on: dict[int, _Found] = {}
         self._ranked = {
-            (node := int(self._judged.nodes[i])): candidate_of(after, self._judged, i, self._deciding.of(node), bound)
-            for i in ranking
+            (node := int(judged.nodes[i])): candidate_of(after, judged, i, self._deciding.of(node), bound)
+            for i in look.ranking
         }
 
-    def decision(self, member: PodRequest, node: int | None) -> Decision:
-        """The record of one member; on a node of its own it is judged there as if it were not there yet."""
+    def decision(self, member: PodRequest, node: int | None) -> tuple[Decision, str]:
+        """The record of one member; on a node of its own it is judged there as if it were not there yet. And the uid of
+        the first twin on that node: what is said of one is said of the other."""
         if node is None:
-            ranked = list(self._ranked.values())[:KEEP]
-            made = record_of(self._after, member, self._counts, self._nearest, ranked, self._bound, (), None)
-            return replace(made, too_large=too_large(self._after, self._need))
-        if node not in self._on:  # its twins there see what it sees
+            after, ranked = self._look.after, list(self._ranked.values())[:KEEP]
+            made = record_of(after, member, self._look.counts, self._nearest, ranked, self._bound, (), None)
+            return replace(made, too_large=too_large(after, self._look.need)), member.uid
+        first = self._first.get(node)
+        if first is not None and _twins(first.request, member):
+            return _of_twin(first, member), first.request.uid
+        if node not in self._on:
             self._on[node] = self._found_on(member, node)
         counts, nearest, ranked = self._on[node]
-        now = self._after if nearest is self._nearest else self._after.without_assumed([member.uid])
-        return record_of(now, member, counts, nearest, ranked, self._bound, self._deciding.of(node), node)
+        now = self._look.after if nearest is self._nearest else self._look.after.without_assumed([member.uid])
+        made = record_of(now, member, counts, nearest, ranked, self._bound, self._deciding.of(node), node)
+        self._first.setdefault(node, made)
+        return made, member.uid
 
     def _found_on(self, member: PodRequest, node: int) -> _Found:
-        now, counts, nearest = self._after, self._counts.copy(), self._nearest
-        at = int(np.searchsorted(self._own.nodes, node))
-        before, code = int(self._judged.codes[node]), int(self._own.codes[at])
+        look = self._look
+        now, counts, nearest = look.after, look.counts.copy(), self._nearest
+        at = int(np.searchsorted(look.own.nodes, node))
+        before, code = int(look.judged.codes[node]), int(look.own.codes[at])
         counts[before] -= 1
         counts[code] += 1
         known = nearest.get(VerdictCode(before))
         if code != VerdictCode.ELIGIBLE or (known is not None and known.node == now.table.names[node]):
             now = now.without_assumed([member.uid])
-            nearest = nearest_misses(now, self._with(node, at), self._need, self._bound, self._deciding)
-        mine = candidate_of(self._without, self._own, at, self._deciding.of(node), self._bound)
+            nearest = nearest_misses(now, self._with(node, at), look.need, self._bound, self._deciding)
+        mine = candidate_of(look.without, look.own, at, self._deciding.of(node), self._bound)
         others = [candidate for there, candidate in self._ranked.items() if there != node]
         return counts, nearest, [mine, *others][:KEEP]
 
     def _with(self, node: int, at: int) -> Judged:
         """All verdicts, with this node's own one; scores are of no use any more, reach is."""
-        codes, short_of = self._judged.codes.copy(), self._judged.short_of.copy()
-        codes[node], short_of[node] = self._own.codes[at], self._own.short_of[at]
-        return replace(self._judged, codes=codes, short_of=short_of)
+        judged, own = self._look.judged, self._look.own
+        codes, short_of = judged.codes.copy(), judged.short_of.copy()
+        codes[node], short_of[node] = own.codes[at], own.short_of[at]
+        return replace(judged, codes=codes, short_of=short_of)
+
+
+def _twins(a: PodRequest, b: PodRequest) -> bool:
+    """Whether two pods of one phase ask for the same and amounts say all of it: holds on cards are each pod's own."""
+    return a.hold is None and (a.amounts, a.gpu, a.problem) == (b.amounts, b.gpu, b.problem)
+
+
+def _of_twin(first: Decision, member: PodRequest) -> Decision:
+    """The decision of a pod on the node of its twin."""
+    pair = first.partner
+    if pair is not None:
+        mine = member.phase == PREFILL
+        pair = PairReach(member.name if mine else pair.prefill, pair.decode if mine else member.name, pair.reach)
+    return replace(first, id=decision_id(member.uid, first.snapshot_id), request=member, partner=pair)
 
 
 def _far(pair: PairReach) -> tuple[float, str, str]:

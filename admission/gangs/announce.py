@@ -16,6 +16,7 @@ import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Final, Protocol, TypeVar
 
 from admission.gangs.gang_request import GangView, view_of
@@ -147,10 +148,16 @@ class Announcer:
             self._news.pop(uid, None)
             self._events.forget(uid, keep=Reason.PHASE_CONFLICT)
 
-    def annotations(self, plan: Plan, uid: str) -> dict[str, str]:
-        """What a released pod carries: the readable block and the decision's ids."""
-        decision = plan.decisions[uid]
-        return _block(lambda: placement_block(decision, plan)) | {DECISION: decision_line(decision)}
+    def annotations(self, plan: Plan) -> dict[str, dict[str, str]]:
+        """What each planned pod carries once released, by uid: the readable block and the decision's ids."""
+        blocks: dict[object, dict[str, str]] = {}  # twins in one set read the same
+        found = {}
+        for uid in plan.places:
+            decision, alike = plan.decisions[uid], (plan.twins.get(uid, uid), plan.set_of(uid))
+            if alike not in blocks:
+                blocks[alike] = _block(partial(placement_block, decision, plan))
+            found[uid] = blocks[alike] | {DECISION: decision_line(decision)}
+        return found
 
     def group_annotations(self, plan: Plan | None) -> dict[str, str]:
         """What the gang's PodGroup carries. Nothing after a restart, when the plan is not known any more."""

@@ -52,7 +52,7 @@ class Voice(Protocol):
     def held(self, view: GangView, plan: Plan) -> None: ...
     def left_out(self, view: GangView, plan: Plan) -> None: ...
     def waiting(self, pod: Pod, told: Waiting) -> None: ...
-    def annotations(self, plan: Plan, uid: str) -> dict[str, str]: ...
+    def annotations(self, plan: Plan) -> Mapping[str, dict[str, str]]: ...
     def planned(self, view: GangView, plan: Plan) -> None: ...
 
 
@@ -294,13 +294,13 @@ class Turn:
     def _go(self, track: Track, view: GangView, result: Plan, *, nominate: bool) -> Work:
         """The planned pods' departure; without nomination Volcano chooses among the nodes of their sets."""
         by_uid = {p.metadata.uid: p for p in view.members}
+        words = self._voice.annotations(result)
         lettings = [
             Letting(
                 by_uid[uid],
                 node if nominate else "",
                 result.set_of(uid),
-                self._voice.annotations(result, uid)
-                | ({GROUP_NAME: podgroup_name(view.key[1])} if moved(by_uid[uid], view.key[1]) else {}),
+                words[uid] | ({GROUP_NAME: podgroup_name(view.key[1])} if moved(by_uid[uid], view.key[1]) else {}),
             )
             for uid, node in result.places.items()
         ]

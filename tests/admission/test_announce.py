@@ -17,6 +17,7 @@ from admission.gangs.announce import Announcer
 from admission.gangs.gang_request import request_of, view_of
 from scheduler.answers import prioritize
 from scheduler.decision import Plan
+from scheduler.explain_block import placement_block
 from scheduler.plan import plan
 from scheduler.policy import Policy
 from scheduler.session import SessionLedger
@@ -289,7 +290,11 @@ async def test_what_was_to_be_said_of_a_held_pod_is_dropped_once_it_is_planned(t
         assert len(made.places) == 2
         announcer.planned(view, made)
         announcer.left_out(view, made)
-        assert set(announcer.annotations(made, view.members[0].metadata.uid)) == {PLACEMENT, DECISION}
+        words = announcer.annotations(made)
+        assert words.keys() == made.places.keys()
+        for uid, said in words.items():
+            assert said.keys() == {PLACEMENT, DECISION}
+            assert said[PLACEMENT] == placement_block(made.decisions[uid], made)
         (left,) = [pod.metadata.name for pod in view.members if pod.metadata.uid not in made.places]
         async with running(announcer.run()):
             await until(lambda: "this pod alone waits" in annotation(cluster, left))

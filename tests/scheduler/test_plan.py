@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, assume, event, example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.decision import Decision, Outcome, Plan
+from scheduler.explain_block import placement_block
 from scheduler.explain_words import reach_setting
 from scheduler.plan import plan
 from scheduler.policy import Policy
@@ -149,6 +150,24 @@ AN_ABSENT_RESOURCE = (
 )
 """No node has GPUs, so that p-1 differs from p-0 in what is in no column alone. There is room for p-0 and d-0 together,
 25.8 us apart by PCIe: distance keeps them out."""
+
+
+@some
+@given(cases())
+def test_a_pod_is_told_what_it_would_be_told_without_a_twin(case: tuple[GangRequest, Snapshot]) -> None:
+    asked, snapshot = case
+    # Nothing of a resource that is nowhere: each asks for the same as before, and for another than all others.
+    members = tuple(replace(m, amounts=m.amounts | {f"none-{m.uid}": 0}) for m in asked.members)
+    made, alone = plan(asked, snapshot), plan(replace(asked, members=members), snapshot)
+    event(f"twins: {len(set(made.twins.values())) < len(made.twins)}")
+    assert all(uid == first for uid, first in alone.twins.items())
+    for member in asked.members if made.decisions else ():
+        assert (
+            replace(alone.decisions[member.uid], request=made.decisions[member.uid].request)
+            == made.decisions[member.uid]
+        )
+        one, first = made.decisions[member.uid], made.decisions[made.twins.get(member.uid, member.uid)]
+        assert placement_block(one, made) == placement_block(first, made)
 
 
 @many

@@ -38,8 +38,8 @@ GangKey = tuple[str, str]
 
 def gang_key(pod: Pod) -> GangKey | None:
     """The gang of a pod by its labels, or None for a pod that is none of ours."""
-    gang = pod.metadata.label(GANG)
-    if not gang or pod.metadata.label(PHASE) not in PHASES:
+    labels = pod.metadata.labels
+    if not labels or not (gang := labels.get(GANG)) or labels.get(PHASE) not in PHASES:
         return None
     return pod.metadata.namespace, gang
 
@@ -143,13 +143,14 @@ class ClusterState:
         """Pods that came, changed or went. Returns the gangs that were touched."""
         touched: set[GangKey] = set()
         for old, new in changes:
-            for pod in (old, new):
-                if pod is not None and (key := gang_key(pod)) is not None:
-                    touched.add(key)
+            key = gang_key(new) if new is not None else None
+            for each in (key, gang_key(old) if old is not None else None):
+                if each is not None:
+                    touched.add(each)
             if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
                 self._forget(old)
             if new is not None:
-                self._learn(new, old)
+                self._learn(new, old, key)
         return touched
 
     def assume(self, uid: str, node: str, amounts: Amounts, hold: GpuHold | None = None) -> None:
@@ -245,8 +246,8 @@ class ClusterState:
 
     # --- inside --------------------------------------------------------------------------------
 
-    def _learn(self, pod: Pod, old: Pod | None) -> None:
-        uid, key = pod.metadata.uid, gang_key(pod)
+    def _learn(self, pod: Pod, old: Pod | None, key: GangKey | None) -> None:
+        uid = pod.metadata.uid
         if key is not None:
             self._changed.add(key)
         if self._gang_of.get(uid) != key:

@@ -46,11 +46,11 @@ class Metadata(_Slim, frozen=True):
 
     def label(self, key: str) -> str:
         """A label's value, or the empty string."""
-        return (self.labels or {}).get(key, "")
+        return self.labels.get(key, "") if self.labels else ""
 
     def annotation(self, key: str) -> str:
         """An annotation's value, or the empty string."""
-        return (self.annotations or {}).get(key, "")
+        return self.annotations.get(key, "") if self.annotations else ""
 
 
 # --- pods --------------------------------------------------------------------------------------
@@ -157,7 +157,10 @@ class Pod(_Slim, frozen=True):
 
     def has_gate(self, name: str) -> bool:
         """Whether the scheduling gate of this name still holds the pod."""
-        return any(gate.name == name for gate in self.spec.scheduling_gates or ())
+        for gate in self.spec.scheduling_gates or ():  # noqa: SIM110  # asked of every pod again and again
+            if gate.name == name:
+                return True
+        return False
 
 
 # --- nodes -------------------------------------------------------------------------------------

@@ -23,14 +23,21 @@ _MOST = 2**50
 
 def parse_amounts(raw: Mapping[str, str | int | float] | None, field: str) -> Amounts:
     """A Kubernetes resource list to integers. Raises BadInput naming `field[resource]`."""
-    return {name: parse_quantity(value, f"{field}[{name}]", milli=name == CPU) for name, value in (raw or {}).items()}
+    if not raw:
+        return {}
+    try:
+        return {name: parse_quantity(value, name, milli=name == CPU) for name, value in raw.items()}
+    except BadInput as bad:
+        raise BadInput(f"{field}[{bad.field}]", bad.value, bad.allowed) from None
 
 
-def _requests(container: Container, field: str) -> Amounts:
-    # Extended resources given only as limits count as requests (Kubernetes defaults them so on creation).
-    return parse_amounts(container.resources.limits, f"{field}.limits") | parse_amounts(
-        container.resources.requests, f"{field}.requests"
-    )
+def _requests(container: Container, kind: str, index: int) -> Amounts:
+    given = container.resources
+    try:
+        # Extended resources given only as limits count as requests (Kubernetes defaults them so on creation).
+        return parse_amounts(given.limits, "limits") | parse_amounts(given.requests, "requests")
+    except BadInput as bad:  # the place is worded only for those few pods
+        raise BadInput(f"{kind}[{index}].resources.{bad.field}", bad.value, bad.allowed) from None
 
 
 def _add(into: Amounts, more: Mapping[str, int]) -> None:
@@ -51,11 +58,11 @@ def pod_request(spec: PodSpec) -> Amounts:
     """
     total: Amounts = {}
     for i, container in enumerate(spec.containers):
-        _add(total, _requests(container, f"containers[{i}].resources"))
+        _add(total, _requests(container, "containers", i))
     sidecars: Amounts = {}
     peak: Amounts = {}
     for i, container in enumerate(spec.init_containers or ()):
-        asked = _requests(container, f"initContainers[{i}].resources")
+        asked = _requests(container, "initContainers", i)
         if container.restart_policy == "Always":
             _add(sidecars, asked)
             _raise_to(peak, sidecars)

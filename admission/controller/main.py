@@ -287,7 +287,7 @@ class Controller:
         for change in changes:
             group = change.new or change.old
             if group is not None:
-                self.batch.pod_group_changed(group, gone=change.new is None)
+                self.batch.pod_group_changed(group, came=change.old is None, gone=change.new is None)
 
     async def _watch_form(self) -> None:
         """Which fields a PodGroup has here; read again now and then, since Volcano may be upgraded under us."""

@@ -64,6 +64,10 @@ SETTLE_S: Final = 0.3
 """A binding is told after this, so that the partners' bindings of the same session are known too."""
 
 
+_TELL_TOGETHER_S: Final = 0.05
+"""Bindings that are due within this time are told together."""
+
+
 class Facts(Protocol):
     """How old the facts are."""
 
@@ -179,8 +183,9 @@ class Announcer:
             self._events.forget(uid)
             return
         if new.spec.node_name and (old is None or not old.spec.node_name):
+            if not self._bound:
+                self._wake.set()  # else it is awake before this one is due
             _remember(self._bound, uid, (monotonic_s(), new), _WAITING)
-            self._wake.set()
         elif old is None and not new.spec.node_name and not (_tagged(new) or _opted_out(new)):
             text = (
                 f"Created without passing the Isochrone webhook (no {MARKER_RESOURCE}): neither held nor scored; "
@@ -214,7 +219,8 @@ class Announcer:
                     log.exception("the placement of pod %s could not be explained", pod.key)
             # In small lots, so that explanations never crowd out the writes that let pods go.
             lot = [self._to_annotate.popitem(last=False)[1] for _ in range(min(4, len(self._to_annotate)))]
-            await asyncio.gather(*(self.gatekeeper.annotate(pod, annotations) for pod, annotations in lot))
+            if lot:
+                await asyncio.gather(*(self.gatekeeper.annotate(pod, annotations) for pod, annotations in lot))
             if self._to_annotate:
                 continue
             self._wake.clear()
@@ -224,7 +230,7 @@ class Announcer:
             wait = min(times) - now if times else None
             with contextlib.suppress(TimeoutError):
                 # Not wait_for, which before Python 3.12 can lose a cancellation.
-                async with asyncio.timeout(None if wait is None else max(wait, 0.01)):
+                async with asyncio.timeout(None if wait is None else max(wait, _TELL_TOGETHER_S)):
                     await self._wake.wait()
 
     # --- inside ----------------------------------------------------------------------------------
@@ -320,8 +326,9 @@ class Announcer:
 
     def _tell_group_placed(self, key: GangKey, view: GangView, plan: Plan) -> None:
         """Once the last planned pod is bound."""
-        bound = {p.metadata.uid for p in view.bound}
-        if not plan.places.keys() <= bound or self._planned.keys() & plan.places.keys():
+        if any(uid in self._planned for uid in plan.places) or not plan.places.keys() <= {
+            p.metadata.uid for p in view.bound
+        }:
             return  # somebody is still to be told about
         for group in self._groups_of(view.bound):
             reason, text = gang_event(plan, bound=True)
@@ -335,16 +342,17 @@ class Announcer:
         phase = pod.metadata.label(PHASE)
         if here is None:
             return None
-        pairs = []
-        for other in view.bound:
-            there = table.index.get(other.spec.node_name)
-            if other.metadata.label(PHASE) == phase or there is None:
-                continue
-            names = (pod.metadata.name, other.metadata.name)
-            prefill, decode = names if phase == PREFILL else names[::-1]
-            pairs.append(PairReach(prefill, decode, table.reach.between(here, there, size)))
-        decides = min if view.settings.pairing == NEAREST else max
-        return decides(pairs, key=lambda p: (p.reach.us, p.prefill, p.decode), default=None)
+        row_us = table.reach.row_us(here, size)
+        partners = [
+            (float(row_us[there]), other.metadata.name, there)
+            for other in view.bound
+            if other.metadata.label(PHASE) != phase and (there := table.index.get(other.spec.node_name)) is not None
+        ]
+        if not partners:
+            return None
+        _, name, there = (min if view.settings.pairing == NEAREST else max)(partners)
+        prefill, decode = (pod.metadata.name, name) if phase == PREFILL else (name, pod.metadata.name)
+        return PairReach(prefill, decode, table.reach.between(here, there, size))
 
     def _groups_of(self, pods: Iterable[Pod]) -> list[PodGroup]:
         names = sorted({f"{p.metadata.namespace}/{p.metadata.annotation(GROUP_NAME)}" for p in pods})

@@ -72,22 +72,28 @@ class BatchAdmission:
                     self._turn.give_back(key, gone)
                     self._fairness.forget(key)
                     self._free_those_behind(key)
+                    self._wake.set()
                 continue
             if track is None:
                 track = self._tracks[key] = Track(last_arrival_s=now)
-            if not pods.keys() <= track.known:
+            arrived = not pods.keys() <= track.known
+            if arrived:
                 track.last_arrival_s = now
             if track.stands and pods.keys() != track.known:
                 self._free_those_behind(key)  # it may rank behind them now
-            track.known = set(pods)
-            track.dirty, track.rank = True, None
+            track.known, track.rank = set(pods), None
             track.changed.set()
+            if track.runs and not arrived:
+                continue
+            track.dirty, track.runs = True, False
             self._lively.add(key)
-        self._wake.set()
+            if not track.working:
+                self._wake.set()
 
     def room_appeared(self) -> None:
         """Something in the cluster changed; held gangs are asked again if room may have appeared."""
-        self._wake.set()
+        if self._sweep.next_s(self._state.growth) is not None or self._fairness.claims.next_s() is not None:
+            self._wake.set()
 
     def owners_changed(self, uids: Set[str]) -> None:
         """These owners want another number of pods or another template; gangs that wait for theirs look again."""
@@ -103,18 +109,20 @@ class BatchAdmission:
             track.dirty |= track.awaits_queue
         self._wake.set()
 
-    def pod_group_changed(self, group: PodGroup, gone: bool) -> None:
+    def pod_group_changed(self, group: PodGroup, *, came: bool = False, gone: bool = False) -> None:
         """A PodGroup came, changed or went: ours may have to be made again, somebody else's may be awaited."""
         meta = group.metadata
         self._fairness.promised.group_changed(f"{meta.namespace}/{meta.name}")
         mine = (meta.namespace, meta.label(GANG))
         if (track := self._tracks.get(mine)) is not None and gone:
-            track.group_made = False
-        awaiting = [key for key, t in self._tracks.items() if t.awaits_group == meta.name and key[0] == meta.namespace]
-        for key in {mine, *awaiting} & self._tracks.keys():
+            track.group_made = track.runs = False
+        told = [mine] if track is not None and not track.runs else []
+        if came or gone:
+            told += [k for k, t in self._tracks.items() if t.awaits_group == meta.name and k[0] == meta.namespace]
+        for key in told:
             self._tracks[key].dirty = True
             self._lively.add(key)
-        self._wake.set()
+            self._wake.set()
 
     @property
     def plans(self) -> int:
@@ -236,8 +244,11 @@ class BatchAdmission:
         if track.reserved and none_held and not self._departures.more_later(pods):
             log.info("gang %s/%s: nobody is to come any more for whom room was kept", *key)
             self._turn.give_back(key, track)
-        if track.group_made and not track.going and none_held:
-            track.waiting_growth = None  # all of it was let go: by far the most common look
+        if none_held:
+            track.going, track.doubtful = set(), []
+        if track.group_made and none_held:
+            track.waiting_growth = None  # all of it was let go
+            track.runs = track.at_rest
             return
         view = view_of(key, pods, self._template_of)
         track.going &= {p.metadata.uid for p in view.held}

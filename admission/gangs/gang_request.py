@@ -58,16 +58,26 @@ def view_of(key: GangKey, pods: Sequence[Pod], template_of: TemplateOf = no_temp
     everybody = sorted((p for p in pods if p.metadata.deletion_timestamp is None), key=lambda p: p.metadata.name)
     older = of_older(everybody, template_of)
     leaving = {uid for uid, template in older.items() if not template.kept}
-    held_back = [p for p in everybody if p.metadata.uid in leaving and p.has_gate(GATE)]
-    live = [p for p in everybody if p.metadata.uid not in leaving or not p.has_gate(GATE)]
-    gated = [p for p in live if p.has_gate(GATE) and not p.spec.node_name]
+    held_back, live, gated, released, bound = list[Pod](), list[Pod](), list[Pod](), list[Pod](), list[Pod]()
+    for pod in everybody:
+        held = pod.has_gate(GATE)
+        if held and pod.metadata.uid in leaving:
+            held_back.append(pod)
+            continue
+        live.append(pod)
+        if pod.spec.node_name:
+            bound.append(pod)
+        elif held:
+            gated.append(pod)
+        elif _by_plan(pod):
+            released.append(pod)
     settings, explicit, problems = _settings([p for p in live if p.metadata.uid not in older])
     view = GangView(
         key=key,
-        members=tuple(p for p in gated if len(p.spec.scheduling_gates or ()) == 1),
-        blocked=tuple(p for p in gated if len(p.spec.scheduling_gates or ()) > 1),
-        released=tuple(p for p in live if not p.has_gate(GATE) and not p.spec.node_name and _by_plan(p)),
-        bound=tuple(p for p in live if p.spec.node_name),
+        members=tuple([p for p in gated if len(p.spec.scheduling_gates or ()) == 1]),
+        blocked=tuple([p for p in gated if len(p.spec.scheduling_gates or ()) > 1]),
+        released=tuple(released),
+        bound=tuple(bound),
         settings=settings,
         explicit_minimum=explicit,
         problems=problems,
@@ -96,7 +106,7 @@ def _by_plan(pod: Pod) -> bool:
 
 
 def _settings(pods: Sequence[Pod]) -> tuple[PodSettings, bool, tuple[str, ...]]:
-    read = [read_settings(p.metadata.annotations, asks=False) for p in pods]
+    read = {read_settings(p.metadata.annotations, asks=False) for p in pods}  # most often all say the same
     problems = sorted({str(bad) for _, wrong in read for bad in wrong})
     each = [settings for settings, _ in read] or [PodSettings()]
     prefill = [s.min_prefill for s in each if s.min_prefill is not None]

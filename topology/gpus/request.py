@@ -34,6 +34,8 @@ from topology.objects import PodSpec
 
 Found = dict[str, list[tuple[str, object, bool]]]  # key to (where, value, is an init step)
 
+_PLAIN: Final = frozenset((NVIDIA_GPU,))
+
 
 def asks_for_cards(spec: PodSpec, annotations: Mapping[str, str] | None = None) -> bool:
     """Whether a pod may ask for more than plain whole GPUs: a look at names alone, for streams of thousands of pods."""
@@ -57,6 +59,9 @@ def gpu_request(spec: PodSpec, annotations: Mapping[str, str] | None = None) -> 
     notes = {k: v for k, v in (annotations or {}).items() if k in CARD_ANNOTATIONS}
     if not found and not notes:
         return None
+    if not notes and found.keys() == _PLAIN:  # nearly every pod
+        count = _count(WHOLE, found, NVIDIA_GPU)
+        return whole_gpus(count) if count else None
     forms = _forms(found, notes)
     if len(forms) > 1:
         (_, first, _), (form, key, value) = forms[0], forms[1]

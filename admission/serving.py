@@ -16,6 +16,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from admission.settings import HostPort
+from scheduler.one_handler import Handler, server_of
 from topology.bad_input import BadInput
 
 STOP_LIMIT_S: Final = 10.0
@@ -52,15 +53,18 @@ def health_app(registry: CollectorRegistry, checks: Checks, notes: Callable[[], 
 
 @contextlib.asynccontextmanager
 async def listening(
-    app: web.Application, where: HostPort, setting: str, tls: ssl.SSLContext | None = None
+    what: web.Application | Handler, where: HostPort, setting: str, tls: ssl.SSLContext | None = None
 ) -> AsyncIterator[HostPort]:
-    """Serves while the context lasts; yields the address with the port that the system chose.
+    """Serves an application, or one handler for all requests, while the context lasts; yields the address with the
+    port that the system chose.
 
     Raises BadInput naming `ISOCHRONE_<setting>` for an address that cannot be used.
     """
-    runner = web.AppRunner(
-        app, access_log=None, handle_signals=False, keepalive_timeout=KEEP_ALIVE_S, shutdown_timeout=STOP_LIMIT_S
-    )
+    runner: web.AppRunner | web.ServerRunner
+    if isinstance(what, web.Application):
+        runner = web.AppRunner(what, access_log=None, keepalive_timeout=KEEP_ALIVE_S, shutdown_timeout=STOP_LIMIT_S)
+    else:
+        runner = web.ServerRunner(server_of(what, keepalive_timeout=KEEP_ALIVE_S), shutdown_timeout=STOP_LIMIT_S)
     await runner.setup()
     try:
         loop, serve = asyncio.get_running_loop(), runner.server

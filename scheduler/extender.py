@@ -31,6 +31,7 @@ from scheduler.answers import NEUTRAL, UNREAD, VERBS, Answer, ClusterView, Resul
 from scheduler.body_room import Body, Room, Rooms
 from scheduler.decision_log import DecisionLog
 from scheduler.metrics import ExtenderMetrics
+from scheduler.one_handler import server_of
 from scheduler.policy import Policy
 from scheduler.session import SessionLedger
 from scheduler.straight_read import FIRST_BYTES, WHOLE_BYTES, may_read_straight, read_at_once, read_straight
@@ -60,7 +61,7 @@ class _Rejected(Exception):  # noqa: N818  # the caller's mistake, not a failure
 
 
 class Extender:
-    """One process's extender: the session's ledger, the last decisions, and the handler."""
+    """One process's extender: the session's ledger, the handler, and `decisions`, told of all that scores came from."""
 
     def __init__(
         self,
@@ -79,10 +80,10 @@ class Extender:
         self._rooms = Rooms(kept=_ROOMS_KEPT, kept_bytes=_BIG_BYTES)
         self._said_s: dict[tuple[str, int], float] = {}
 
-    async def handle(self, request: web.Request) -> web.Response:
+    async def handle(self, request: web.BaseRequest) -> web.Response:
         """Any request at all."""
         started_s = self.now_s()
-        verb = request.match_info["verb"]
+        verb = request.path[1:]
         name = verb if verb in VERBS else counted.UNKNOWN_VERB
         try:
             _check_call(request, verb)
@@ -124,7 +125,7 @@ class Extender:
         if answer.refusal:
             log.info("refused: %s", answer.refusal)  # Volcano shows this to nobody but the reader of its own log
 
-    def _arrived(self, request: web.Request, verb: str) -> bytes | None:
+    def _arrived(self, request: web.BaseRequest, verb: str) -> bytes | None:
         """The body if it is there already, as one of a few kilobytes is: then there is nothing to wait for."""
         content = request.content
         if verb in UNREAD or not content.is_eof() or content.exception() or request.content_length is None:
@@ -134,20 +135,20 @@ class Extender:
             raise self._too_large()
         return body
 
-    def _announced(self, request: web.Request, verb: str) -> int:
+    def _announced(self, request: web.BaseRequest, verb: str) -> int:
         """The size of the body that will be kept, as far as the caller has said."""
         size = 0 if verb in UNREAD else request.content_length or 0
         if size > self.max_body_bytes:
             raise self._too_large()
         return size
 
-    def _turn(self, request: web.Request, verb: str) -> contextlib.AbstractAsyncContextManager[object]:
+    def _turn(self, request: web.BaseRequest, verb: str) -> contextlib.AbstractAsyncContextManager[object]:
         """Large bodies wait for each other, unread, so that memory stays bounded; small ones never wait for them."""
         length = request.content_length
         small = verb in UNREAD or (length is not None and length <= _BIG_BYTES)
         return contextlib.nullcontext() if small else self._big
 
-    async def _body(self, request: web.Request, verb: str, room: Room) -> Body:
+    async def _body(self, request: web.BaseRequest, verb: str, room: Room) -> Body:
         try:
             async with asyncio.timeout(_BODY_LIMIT_S):
                 if verb not in UNREAD:
@@ -183,7 +184,7 @@ class Extender:
             log.warning("rejected a call (%s, status %d): %s", verb, no.status, no.sentence)
 
 
-def _check_call(request: web.Request, verb: str) -> None:
+def _check_call(request: web.BaseRequest, verb: str) -> None:
     if verb not in VERBS:
         raise _Rejected(404, f"the path is {request.path[:80]!r}; use POST to one of {_PATHS}")
     if request.method != "POST":
@@ -192,37 +193,19 @@ def _check_call(request: web.Request, verb: str) -> None:
         raise _Rejected(415, f"the Content-Type is {request.content_type[:80]!r}; use 'application/json'")
 
 
-def build_app(
-    view: ClusterView,
-    log: DecisionLog,
-    *,
-    metrics: ExtenderMetrics,
-    max_body_bytes: int = MAX_BODY_BYTES,
-    policy: Policy | None = None,
-    now_s: Callable[[], float] = monotonic_s,
-) -> web.Application:
-    """The application. `log` gets every decision that scores were made from."""
-    extender = Extender(view, log, metrics=metrics, max_body_bytes=max_body_bytes, policy=policy, now_s=now_s)
-    app = web.Application(client_max_size=max_body_bytes)
-    app.router.add_route("*", "/{verb:.*}", extender.handle)
-    return app
-
-
 @contextlib.asynccontextmanager
-async def listening(app: web.Application, host: str, port: int) -> AsyncIterator[tuple[str, int]]:
-    """Serves the application inside the block; gives the address, with the port the system chose for 0.
+async def listening(extender: Extender, host: str, port: int) -> AsyncIterator[tuple[str, int]]:
+    """Serves inside the block; gives the address, with the port the system chose for 0.
 
     Raises BadInput for an address that cannot be used.
     """
-    runner = web.AppRunner(
-        app,
-        access_log=None,
-        handle_signals=False,
+    server = server_of(
+        extender.handle,
         keepalive_timeout=_KEEP_ALIVE_S,
-        shutdown_timeout=_STOP_LIMIT_S,
         lingering_time=_LINGER_S,
         read_bufsize=_READ_BUFFER_BYTES,
     )
+    runner = web.ServerRunner(server, shutdown_timeout=_STOP_LIMIT_S)
     await runner.setup()
     try:
         try:
@@ -234,19 +217,3 @@ async def listening(app: web.Application, host: str, port: int) -> AsyncIterator
         yield str(bound_host), int(bound_port)
     finally:
         await runner.cleanup()
-
-
-async def serve(
-    app: web.Application,
-    host: str,
-    port: int,
-    *,
-    stop: asyncio.Event,
-    ready: Callable[[str, int], None] | None = None,
-) -> None:
-    """Serves until `stop`; `ready` is told the address once calls are answered. Raises BadInput like `listening`."""
-    async with listening(app, host, port) as where:
-        log.info("answering Volcano on %s:%d", *where)
-        if ready is not None:
-            ready(*where)
-        await stop.wait()

@@ -27,7 +27,7 @@ WHOLE_BYTES: Final = 2**18
 _ZEROS: Final = bytes(2**16)
 
 
-def read_at_once(request: web.Request, most_bytes: int) -> None:
+def read_at_once(request: web.BaseRequest, most_bytes: int) -> None:
     """The most that the framework reads at once from now on. With little, the rest of the next large body is still on
     the socket when its handler begins. Where the transport has no such setting, less of a body is read straight."""
     transport = request.transport
@@ -35,7 +35,7 @@ def read_at_once(request: web.Request, most_bytes: int) -> None:
         transport.max_size = most_bytes
 
 
-def may_read_straight(request: web.Request, arrived_bytes: int, most_piled_bytes: int) -> bool:
+def may_read_straight(request: web.BaseRequest, arrived_bytes: int, most_piled_bytes: int) -> bool:
     """Whether the rest of the body is a plain run of announced bytes, and large.
 
     `most_piled_bytes` is what the framework piles up before it stops parsing: with less than that it has parsed all
@@ -47,7 +47,7 @@ def may_read_straight(request: web.Request, arrived_bytes: int, most_piled_bytes
     return arrived_bytes <= most_piled_bytes and announced - arrived_bytes >= _WORTH_BYTES
 
 
-async def read_straight(request: web.Request, room: Room) -> None:
+async def read_straight(request: web.BaseRequest, room: Room) -> None:
     """The rest of the body into its room. Raises OSError if the connection ends before it."""
     transport, framework = request.transport, request.protocol
     assert transport is not None
@@ -64,7 +64,7 @@ async def read_straight(request: web.Request, room: Room) -> None:
     room.size += ours.size
 
 
-def _count(request: web.Request, framework: RequestHandler, size: int) -> None:
+def _count(request: web.BaseRequest, framework: RequestHandler, size: int) -> None:
     """Lets the framework's parser count the bytes that it did not see."""
     while size > 0:
         framework.data_received(_ZEROS[:size])

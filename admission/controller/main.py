@@ -38,7 +38,7 @@ from admission.gangs.turn import Turn
 from admission.serving import background, health_app, listening, stopped_by_signals
 from admission.settings import ControllerSettings, HostPort
 from scheduler.decision_log import DecisionLog
-from scheduler.extender import build_app
+from scheduler.extender import Extender
 from scheduler.extender import listening as extender_listening
 from scheduler.metrics import ExtenderMetrics
 from scheduler.policy import Policy
@@ -348,7 +348,7 @@ async def serve(
         health = health_app(controller.metrics.registry, controller.checks)
         add_facts_page(health, controller.agents)
         probed = await stack.enter_async_context(listening(health, settings.health_listen, "HEALTH_LISTEN"))
-        extender = build_app(
+        extender = Extender(
             controller,
             controller.decisions,
             max_body_bytes=settings.max_body,

@@ -10,11 +10,11 @@ import asyncio
 import contextlib
 import importlib.metadata
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from aiohttp import web
+from aiohttp import StreamReader, web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from admission.certificates.authority import service_names
@@ -79,14 +79,32 @@ class Webhook:
         metrics.rules_accepted.set_function(lambda: 0.0 if rules.problem else 1.0)
         self.draining = False
 
-    def admission(self) -> web.Application:
-        """The API server's side."""
-        app = web.Application(client_max_size=MAX_BODY_BYTES)
-        for entry in Entry:
-            app.router.add_route("*", f"/mutate/{entry}", self._answering(entry, self._tagging(entry)))
-        app.router.add_route("*", _VALIDATE, self._answering(_VALIDATING, self._judging))
-        app.router.add_route("*", "/{path:.*}", _unknown)
-        return app
+        self._paths = {f"/mutate/{entry}": (str(entry), self._tagging(entry)) for entry in Entry}
+        self._paths[_VALIDATE] = (_VALIDATING, self._judging)
+
+    async def admission(self, request: web.BaseRequest) -> web.Response:
+        """The API server's side: any request at all."""
+        asked = self._paths.get(request.path)
+        if asked is None:
+            return _refused(404, f"path is {request.path[:80]!r}; use POST to one of {_PATHS}")
+        entry, decide = asked
+        try:
+            body = await _body(request)
+            started = clock.monotonic_s()
+            reply = _decided(body, decide)
+        except BadInput as error:
+            response = _refused(400, str(error))
+        except web.HTTPException as error:
+            response = _refused(error.status, error.text or error.reason)
+        else:
+            self.metrics.duration.observe(clock.monotonic_s() - started)
+            self.metrics.reviews[entry, reply.result].inc()
+            response = web.Response(body=reply.body, content_type="application/json")
+        if response.status != 200:
+            self.metrics.reviews[entry, Result.FAILED].inc()
+        if self.draining:
+            response.force_close()  # the API server's next request goes to another replica
+        return response
 
     def health(self) -> web.Application:
         """The kubelet's and Prometheus' side."""
@@ -97,30 +115,6 @@ class Webhook:
 
     def _judging(self, request: review.Request) -> Reply:
         return review.judged(request, self.rules.rules)
-
-    def _answering(
-        self, entry: str, decide: Callable[[review.Request], Reply]
-    ) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def answer(request: web.Request) -> web.Response:
-            try:
-                body = await _body(request)
-                started = clock.monotonic_s()
-                reply = _decided(body, decide)
-            except BadInput as error:
-                response = _refused(400, str(error))
-            except web.HTTPException as error:
-                response = _refused(error.status, error.text or error.reason)
-            else:
-                self.metrics.duration.observe(clock.monotonic_s() - started)
-                self.metrics.reviews[entry, reply.result].inc()
-                response = web.Response(body=reply.body, content_type="application/json")
-            if response.status != 200:
-                self.metrics.reviews[entry, Result.FAILED].inc()
-            if self.draining:
-                response.force_close()  # the API server's next request goes to another replica
-            return response
-
-        return answer
 
     def _checks(self) -> dict[str, str]:
         return {
@@ -159,7 +153,7 @@ async def serve(
         if not await _first(loaded, stop):
             return
         tls = webhook.serving.context
-        bound = await stack.enter_async_context(listening(webhook.admission(), settings.listen, "LISTEN", tls))
+        bound = await stack.enter_async_context(listening(webhook.admission, settings.listen, "LISTEN", tls))
         log.info("answering reviews on %s", bound)
         if ready:
             ready(Listening(bound, health))
@@ -180,7 +174,7 @@ def _decided(body: bytes, decide: Callable[[review.Request], Reply]) -> Reply:
         return review.untouched(request.uid, warning, Result.FAILED)
 
 
-async def _body(request: web.Request) -> bytes:
+async def _body(request: web.BaseRequest) -> bytes:
     if request.method != "POST":
         raise web.HTTPMethodNotAllowed(request.method, ["POST"], text=f"method is {request.method!r}; use 'POST'")
     if request.content_type != "application/json":
@@ -188,21 +182,27 @@ async def _body(request: web.Request) -> bytes:
         raise web.HTTPUnsupportedMediaType(text=kind)
     if (request.content_length or 0) > MAX_BODY_BYTES:
         raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, text=_too_large(f"{request.content_length} bytes"))
+    content = request.content
+    if content.is_eof() and content.exception() is None:
+        return content.read_nowait()  # all of it is there, as nearly always
     try:
         async with asyncio.timeout(_BODY_LIMIT_S):
-            return await request.read()
+            return await _gathered(content)
     except TimeoutError:
         raise web.HTTPRequestTimeout(text=f"body did not arrive within {_BODY_LIMIT_S:g} s; send it at once") from None
-    except web.HTTPRequestEntityTooLarge:
-        raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, text=_too_large("larger")) from None
+
+
+async def _gathered(content: StreamReader) -> bytes:
+    body = bytearray()
+    async for piece in content.iter_any():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, text=_too_large("larger"))
+    return bytes(body)
 
 
 def _too_large(size: str) -> str:
     return f"body is {size}; at most {MAX_BODY_BYTES} bytes are read"
-
-
-async def _unknown(request: web.Request) -> web.Response:
-    return _refused(404, f"path is {request.path[:80]!r}; use POST to one of {_PATHS}")
 
 
 def _refused(status: int, sentence: str) -> web.Response:

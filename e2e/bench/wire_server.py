@@ -15,7 +15,7 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from scheduler.decision_log import DecisionLog
-from scheduler.extender import MAX_BODY_BYTES, build_app, listening
+from scheduler.extender import MAX_BODY_BYTES, Extender, listening
 from scheduler.metrics import ExtenderMetrics
 
 BARE: Final = "bare"
@@ -55,8 +55,8 @@ async def _bare() -> AsyncIterator[int]:
 
 @contextlib.asynccontextmanager
 async def _ours() -> AsyncIterator[int]:
-    app = build_app(_Nothing(), DecisionLog(), metrics=ExtenderMetrics(CollectorRegistry()))
-    async with listening(app, "127.0.0.1", 0) as (_, port):
+    extender = Extender(_Nothing(), DecisionLog(), metrics=ExtenderMetrics(CollectorRegistry()))
+    async with listening(extender, "127.0.0.1", 0) as (_, port):
         yield port
 
 

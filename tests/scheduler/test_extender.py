@@ -10,12 +10,15 @@ import os
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
-from aiohttp import web
+from prometheus_client import CollectorRegistry
 
 from scheduler import extender
 from scheduler.answers import NEUTRAL, VERBS
+from scheduler.decision_log import DecisionLog
+from scheduler.metrics import ExtenderMetrics
 from tests.scheduler.volcano import (
     Cluster,
     Running,
@@ -234,18 +237,36 @@ async def test_large_bodies_wait_for_each_other_and_small_ones_do_not(monkeypatc
         assert [status for status, _ in await asyncio.gather(*slow, third)] == [200, 200, 200]
 
 
-async def test_it_serves_until_it_is_told_to_stop(server: Running) -> None:
-    stop, told = asyncio.Event(), asyncio.Queue[tuple[str, int]]()
-    app = web.Application()
-    task = asyncio.create_task(
-        extender.serve(app, "127.0.0.1", 0, stop=stop, ready=lambda host, port: told.put_nowait((host, port)))
-    )
-    host, port = await told.get()
-    assert port > 0
+async def test_an_address_in_use_is_named(server: Running) -> None:
+    port = urlsplit(server.url).port or 0
+    another = extender.Extender(Cluster(NODES), DecisionLog(), metrics=ExtenderMetrics(CollectorRegistry()))
     with pytest.raises(BadInput, match="ISOCHRONE_EXTENDER_LISTEN"):
-        await extender.serve(web.Application(), host, port, stop=stop)
-    stop.set()
-    await task
+        async with extender.listening(another, "127.0.0.1", port):
+            pass
+
+
+async def told_to_send(server: Running, expect: str) -> tuple[bytes, bytes]:
+    """What comes before a body is sent, and after it, to a caller that waits to be told."""
+    address = urlsplit(server.url)
+    reader, writer = await asyncio.open_connection(address.hostname, address.port)
+    head = f"POST /prioritize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nExpect: {expect}\r\n"
+    writer.write(f"{head}Content-Length: {len(CALL)}\r\n\r\n".encode())
+    first = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+    writer.write(CALL)
+    then = await asyncio.wait_for(reader.readuntil(b"\r\n"), 10) if first.startswith(b"HTTP/1.1 100") else b""
+    writer.close()
+    await writer.wait_closed()
+    return first, then
+
+
+async def test_a_caller_that_waits_to_be_told_is_told_to_send_its_body(server: Running) -> None:
+    assert await told_to_send(server, "100-continue") == (b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 200 OK\r\n")
+
+
+async def test_an_expectation_that_nobody_knows_is_refused(server: Running) -> None:
+    first, _ = await told_to_send(server, "coffee")
+    assert first.startswith(b"HTTP/1.1 417 ")
+    await scored(server)
 
 
 # --- the recorded conversation -----------------------------------------------------------------

@@ -19,7 +19,7 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from scheduler.decision_log import DecisionLog
-from scheduler.extender import MAX_BODY_BYTES, build_app, listening
+from scheduler.extender import MAX_BODY_BYTES, Extender, listening
 from scheduler.metrics import ExtenderMetrics
 from topology import labels
 from topology.objects import Node, Pod
@@ -199,8 +199,8 @@ class Running:
 @asynccontextmanager
 async def running(view: Any, *, max_body_bytes: int = MAX_BODY_BYTES) -> AsyncGenerator[Running, None]:
     registry, decisions = CollectorRegistry(), DecisionLog()
-    app = build_app(view, decisions, metrics=ExtenderMetrics(registry), max_body_bytes=max_body_bytes)
-    async with listening(app, "127.0.0.1", 0) as (host, port), aiohttp.ClientSession() as client:
+    extender = Extender(view, decisions, metrics=ExtenderMetrics(registry), max_body_bytes=max_body_bytes)
+    async with listening(extender, "127.0.0.1", 0) as (host, port), aiohttp.ClientSession() as client:
         yield Running(f"http://{host}:{port}", client, registry, decisions)
     await asyncio.sleep(0)
 

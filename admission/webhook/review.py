@@ -7,7 +7,6 @@ allowed with a warning, because an inference pod must never be lost to our readi
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -17,9 +16,9 @@ import msgspec
 
 from admission.recognition.key_places import on_described
 from admission.recognition.signals import BUILT_IN, Rules
-from admission.webhook import json_patch
+from admission.webhook.alike import Decided, decided
 from admission.webhook.nonsense import Owner, above_size, labelled, nonsense
-from admission.webhook.tagging import Entry, Tagging, sentence, tag
+from admission.webhook.tagging import Entry, sentence
 from admission.webhook.template_words import raw_templates, template_words
 from topology.bad_input import BadInput
 from topology.objects import Pod
@@ -142,8 +141,7 @@ def answer(request: Request, entry: Entry, rules: Rules = BUILT_IN) -> Reply:
         return untouched(
             request.uid, f"Isochrone cannot read this pod and leaves it alone: {error}"[:240], Result.FAILED
         )
-    tagging = tag(pod, request.namespace or pod.metadata.namespace, entry, rules)
-    return _encoded(request.uid, tagging)
+    return _encoded(request.uid, decided(pod, request.namespace or pod.metadata.namespace, entry, rules))
 
 
 def judged(request: Request, rules: Rules = BUILT_IN) -> Reply:
@@ -190,14 +188,13 @@ def untouched(uid: str, warning: str = "", result: Result = Result.UNTOUCHED) ->
     return Reply(_encode(_Response(uid, True, warnings=(warning,) if warning else ())), result)
 
 
-def _encoded(uid: str, tagging: Tagging) -> Reply:
-    if tagging.denied:
-        refused = _Response(uid, False, status=_Status(tagging.denied, 400), warnings=tagging.warnings)
+def _encoded(uid: str, found: Decided) -> Reply:
+    if found.denied:
+        refused = _Response(uid, False, status=_Status(found.denied, 400), warnings=found.warnings)
         return Reply(_encode(refused), Result.REFUSED)
-    if not tagging.ops:
-        return Reply(_encode(_Response(uid, True, warnings=tagging.warnings)), Result.UNTOUCHED)
-    patch = base64.b64encode(json_patch.encode(tagging.ops)).decode()
-    tagged = _Response(uid, True, patch_type="JSONPatch", patch=patch, warnings=tagging.warnings)
+    if not found.patch:
+        return Reply(_encode(_Response(uid, True, warnings=found.warnings)), Result.UNTOUCHED)
+    tagged = _Response(uid, True, patch_type="JSONPatch", patch=found.patch, warnings=found.warnings)
     return Reply(_encode(tagged), Result.TAGGED)
 
 

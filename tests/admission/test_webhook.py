@@ -96,7 +96,7 @@ async def test_a_bug_allows_the_pod_and_is_counted(server: Running, monkeypatch:
     def broken(*_: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(review, "tag", broken)
+    monkeypatch.setattr(review, "decided", broken)
     status, answer = await server.post("/mutate/labelled", review_of(raw_pod(OURS)))
     assert status == 200
     assert isinstance(answer, dict)

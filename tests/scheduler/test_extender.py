@@ -251,9 +251,9 @@ async def told_to_send(server: Running, expect: str) -> tuple[bytes, bytes]:
     reader, writer = await asyncio.open_connection(address.hostname, address.port)
     head = f"POST /prioritize HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nExpect: {expect}\r\n"
     writer.write(f"{head}Content-Length: {len(CALL)}\r\n\r\n".encode())
-    first = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 10)
+    first = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), LIMIT_S)
     writer.write(CALL)
-    then = await asyncio.wait_for(reader.readuntil(b"\r\n"), 10) if first.startswith(b"HTTP/1.1 100") else b""
+    then = await asyncio.wait_for(reader.readuntil(b"\r\n"), LIMIT_S) if first.startswith(b"HTTP/1.1 100") else b""
     writer.close()
     await writer.wait_closed()
     return first, then

@@ -297,14 +297,14 @@ class GangSearch:
             place = np.searchsorted(rails.nodes, nodes[at])
             seen[at] = np.stack([rails.kind[place], rails.free[place]], axis=1)
             columns += [*seen.T]
-        rows = np.stack([column.astype(np.int64) for column in columns], axis=1)
+        rows = zip(*(column.tolist() for column in columns), strict=True)
         taken = {int(n) for partners in self._partners.values() for p in partners for n in p}
         known: dict[object, int] = {}
         keys: list[object] = [
             node
             if node in taken
             else (
-                row.tobytes(),
+                row,
                 cards.state(at) if cards is not None else None,
                 losses.state(at) if losses is not None else None,
             )

@@ -105,8 +105,7 @@ class Joint:
         losses = self._losses(index, nodes)
         look = self._second if part.second else self._first
         costs, nodes, losses = look(depth, nodes, losses, lost, worst, total)
-        banned = self._banned[index]
-        self._banned[index] = banned.copy()
+        banned, tried = self._banned[index], -1
         for at in np.lexsort((nodes, costs)).tolist():
             if costs[at] >= self.cost - _LESS:
                 break
@@ -114,11 +113,12 @@ class Joint:
                 self.complete = False
                 break
             self.spent += 1
-            node = int(nodes[at])
-            twins = (self._problem.same == self._problem.same[node]) & (self._load == self._load[node])
-            self._step(depth, index, node, lost + float(losses[at]), worst, total)
-            # All plans with a pod of this part on this node were looked at: its twins below need not go there.
-            self._banned[index] |= twins
+            if tried >= 0:
+                # All plans with a pod of this part on that node were looked at: its twins below need not go there.
+                twins = (self._problem.same == self._problem.same[tried]) & (self._load == self._load[tried])
+                self._banned[index] = self._banned[index] | twins
+            tried = int(nodes[at])
+            self._step(depth, index, tried, lost + float(losses[at]), worst, total)
         self._banned[index] = banned
 
     def _step(self, depth: int, index: int, node: int, lost: float, worst: float, total: float) -> None:
@@ -175,14 +175,12 @@ class Joint:
     def _enough_room(self, depth: int) -> bool:
         """A necessary condition: each part alone fits, and all of them if every pod were as small as the smallest."""
         rest, second = self._rest[depth], depth >= self._pods[0]
-        union = np.zeros(len(self._free), dtype=bool)
-        for i, count in rest:
-            slots = self._slots[i] * self._open if second else self._slots[i]
-            if int(slots.sum()) < count:
-                return False
-            union |= slots > 0
+        room = [self._slots[i] * self._open if second else self._slots[i] for i, _ in rest]
+        if any(int(slots.sum()) < count for slots, (_, count) in zip(room, rest, strict=True)):
+            return False
         if (smallest := self._smallest[depth]) is None:
             return True
+        union = np.logical_or.reduce([slots > 0 for slots in room])
         return int(room_for(self._free[union], smallest).sum()) >= len(self._queue) - depth
 
     def _first_is_placed(self) -> None:

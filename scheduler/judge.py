@@ -150,6 +150,11 @@ def nearest_misses(
 
     `partners`, if any, are those that the reach was judged by.
     """
+    return shortages(snapshot, judged, need, bound) | too_far(snapshot, judged, bound, partners)
+
+
+def shortages(snapshot: Snapshot, judged: Judged, need: Need, bound: ReachBound) -> dict[VerdictCode, Verdict]:
+    """`nearest_misses` for want of room."""
     table = snapshot.table
     misses: dict[VerdictCode, Verdict] = {}
     absent = np.flatnonzero(judged.codes == VerdictCode.RESOURCE_MISSING.value)
@@ -167,6 +172,14 @@ def nearest_misses(
         at = np.flatnonzero(judged.codes == code.value)
         if len(at):
             misses[code] = _shortage(snapshot, judged, need, bound, code, at)
+    return misses
+
+
+def too_far(
+    snapshot: Snapshot, judged: Judged, bound: ReachBound, partners: Named | Deciding
+) -> dict[VerdictCode, Verdict]:
+    """`nearest_misses` for reach."""
+    table, misses = snapshot.table, dict[VerdictCode, Verdict]()
     far = np.flatnonzero(judged.codes == VerdictCode.REACH_EXCEEDED.value)
     if len(far) and np.isfinite(judged.scored.reach_us[far]).any():
         at_best = far[int(np.argmin(judged.scored.reach_us[far]))]

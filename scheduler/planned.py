@@ -23,6 +23,8 @@ from scheduler.judge import (
     nearest_misses,
     ranking_of,
     record_of,
+    shortages,
+    too_far,
 )
 from scheduler.objective import Objective, expected_pods, taken_gpus
 from scheduler.own_pods import held_by_gang
@@ -146,6 +148,7 @@ def _sets(
     table, bound = snapshot.table, gang.bound
     groups = groups_of(pods, table.reach, bound.size_bytes) if bound.nearest else [list(pods)]
     found: dict[tuple[str, str], NodeSet] = {}
+    known: dict[tuple[bytes, frozenset[int]], NodeSet | None] = {}  # where both phases stand alike it is written once
     sizes = []
     for group in groups:
         nodes = nodes_by_phase(group)
@@ -153,8 +156,13 @@ def _sets(
         sizes.append(min(int(mask.sum()) for mask in masks))
         for phase, mask in zip(PHASES, masks, strict=True):
             mine = [pod for pod in group if pod.phase == phase and pod.planned]
-            written = as_requirement(table, mask, [n for pod in mine for n in pod.nodes]) if mine else None
-            if written is not None:
+            if not mine:
+                continue
+            there = frozenset(n for pod in mine for n in pod.nodes)
+            key = mask.tobytes(), there
+            if key not in known:
+                known[key] = as_requirement(table, mask, sorted(there))
+            if (written := known[key]) is not None:
                 found |= dict.fromkeys(((phase, pod.name) for pod in mine), written)
     sets = {m.uid: found[m.phase, m.name] for m in gang.members if m.uid in places and (m.phase, m.name) in found}
     return sets, min(sizes, default=0)
@@ -199,7 +207,7 @@ class _Look:
         policy: Policy,
         mine: Mapping[int, str],
     ) -> None:
-        self.after, self.need = after, need
+        self.after, self.need, self._bound = after, need, bound
         reach_us = reach_to(after.table, partners, bound) if partners else after.table.reach.self_us(bound.size_bytes)
         rails = {node for _, node in partners}
         self.judged = judge(after, need, reach_us, bound, policy, None, rails)
@@ -209,6 +217,15 @@ class _Look:
         nodes = np.array(sorted(mine), dtype=np.int64)
         self.without = after.without_assumed(mine.values()) if mine else after
         self.own = judge(self.without, need, reach_us, bound, policy, nodes, rails)
+        self.short = shortages(after, self.judged, need, bound)
+        self._candidates: dict[tuple[bool, int, int], Candidate] = {}
+
+    def candidate(self, judged: Judged, at: int, partners: Named) -> Candidate:
+        """A node of `judged` or `own` as a candidate; of its partners at most one, who decides for it."""
+        key = judged is self.own, at, partners[0][1] if partners else -1
+        if key not in self._candidates:
+            self._candidates[key] = candidate_of(self.after, judged, at, partners, self._bound)
+        return self._candidates[key]
 
 
 class _Kind:
@@ -218,12 +235,11 @@ class _Kind:
         self._look, self._bound = look, bound
         after, judged = look.after, look.judged
         self._deciding = Deciding(after.table, partners, bound)
-        self._nearest = nearest_misses(after, judged, look.need, bound, partners)
+        self._nearest: Mapping[VerdictCode, Verdict] = look.short | too_far(after, judged, bound, partners)
         self._first: dict[int, Decision] = {}
         self._on: dict[int, _Found] = {}
         self._ranked = {
-            (node := int(judged.nodes[i])): candidate_of(after, judged, i, self._deciding.of(node), bound)
-            for i in look.ranking
+            (node := int(judged.nodes[i])): look.candidate(judged, i, self._deciding.of(node)) for i in look.ranking
         }
 
     def decision(self, member: PodRequest, node: int | None) -> tuple[Decision, str]:
@@ -255,7 +271,7 @@ class _Kind:
         if code != VerdictCode.ELIGIBLE or (known is not None and known.node == now.table.names[node]):
             now = now.without_assumed([member.uid])
             nearest = nearest_misses(now, self._with(node, at), look.need, self._bound, self._deciding)
-        mine = candidate_of(look.without, look.own, at, self._deciding.of(node), self._bound)
+        mine = look.candidate(look.own, at, self._deciding.of(node))
         others = [candidate for there, candidate in self._ranked.items() if there != node]
         return counts, nearest, [mine, *others][:KEEP]
 

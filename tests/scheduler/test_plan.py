@@ -137,6 +137,23 @@ def test_every_pair_drawn_from_the_sets_is_within_the_bound(case: tuple[GangRequ
 
 
 SMALL = {"cpu": 2000, "pods": 1}
+
+
+@some
+@given(cases())
+def test_a_pod_is_told_what_it_would_be_told_without_a_twin(case: tuple[GangRequest, Snapshot]) -> None:
+    asked, snapshot = case
+    # Nothing of a resource that is nowhere: each asks for the same as before, and for another than all others.
+    members = tuple(replace(m, amounts=m.amounts | {f"none-{m.uid}": 0}) for m in asked.members)
+    made, alone = plan(asked, snapshot), plan(replace(asked, members=members), snapshot)
+    event(f"twins: {len(set(made.twins.values())) < len(made.twins)}")
+    assert all(uid == first for uid, first in alone.twins.items())
+    for member in asked.members if made.decisions else ():
+        one, first = made.decisions[member.uid], made.decisions[made.twins.get(member.uid, member.uid)]
+        assert replace(alone.decisions[member.uid], request=one.request) == one
+        assert placement_block(one, made) == placement_block(first, made)
+
+
 AN_ABSENT_RESOURCE = (
     replace(
         gang(reach_us=15.0),
@@ -150,24 +167,6 @@ AN_ABSENT_RESOURCE = (
 )
 """No node has GPUs, so that p-1 differs from p-0 in what is in no column alone. There is room for p-0 and d-0 together,
 25.8 us apart by PCIe: distance keeps them out."""
-
-
-@some
-@given(cases())
-def test_a_pod_is_told_what_it_would_be_told_without_a_twin(case: tuple[GangRequest, Snapshot]) -> None:
-    asked, snapshot = case
-    # Nothing of a resource that is nowhere: each asks for the same as before, and for another than all others.
-    members = tuple(replace(m, amounts=m.amounts | {f"none-{m.uid}": 0}) for m in asked.members)
-    made, alone = plan(asked, snapshot), plan(replace(asked, members=members), snapshot)
-    event(f"twins: {len(set(made.twins.values())) < len(made.twins)}")
-    assert all(uid == first for uid, first in alone.twins.items())
-    for member in asked.members if made.decisions else ():
-        assert (
-            replace(alone.decisions[member.uid], request=made.decisions[member.uid].request)
-            == made.decisions[member.uid]
-        )
-        one, first = made.decisions[member.uid], made.decisions[made.twins.get(member.uid, member.uid)]
-        assert placement_block(one, made) == placement_block(first, made)
 
 
 @many

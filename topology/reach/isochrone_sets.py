@@ -40,11 +40,10 @@ class NodeSet:
 def near_all(table: NodeTable, members: NDArray[np.int64], bound_us: float, size_bytes: int) -> Mask:
     """Nodes within the bound of every member, shape (N,); all nodes when there are no members."""
     reach = table.reach
-    members = np.unique(members)
-    kinds, counts = np.unique(reach.kind[members], return_counts=True)
+    members = _distinct(members)
     near = np.ones(len(reach.first), dtype=bool)  # by kind, for nodes that are not members themselves
     near_but_own = near.copy()  # for the only member of its kind, which has no twin to be near to
-    for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True):
+    for kind, count in _kinds(table, members):
         within = reach.kind_row_us(kind, size_bytes) <= bound_us
         near &= within
         if count == 1:
@@ -75,7 +74,7 @@ def nearest_us(
 def farthest_us(table: NodeTable, members: NDArray[np.int64], size_bytes: int) -> NDArray[np.float64]:
     """Every node's reach to the farthest member, a member's to itself too, shape (N,); 0 without members."""
     reach = table.reach
-    members = np.unique(members)
+    members = _distinct(members)
     farthest, farthest_but_own = _by_kind(table, members, size_bytes, np.maximum, 0.0)
     worst: NDArray[np.float64] = farthest[reach.kind]
     worst[members] = np.maximum(farthest_but_own[reach.kind[members]], reach.self_us(size_bytes)[members])
@@ -89,7 +88,7 @@ def isochrone_masks(
 
     With one side empty, that side is everything the other side reaches.
     """
-    p, d = np.unique(np.array(prefill, dtype=np.int64)), np.unique(np.array(decode, dtype=np.int64))
+    p, d = (_distinct(np.array(side, dtype=np.int64)) for side in (prefill, decode))
 
     def close(first: NDArray[np.int64]) -> tuple[Mask, Mask]:
         other = near_all(table, first, bound_us, size_bytes)
@@ -98,7 +97,7 @@ def isochrone_masks(
     pairs = []
     if len(p):
         pairs.append(close(p))
-    if len(d):
+    if len(d) and not np.array_equal(p, d):
         decode_mask, prefill_mask = close(d)
         pairs.append((prefill_mask, decode_mask))
     if not pairs:
@@ -151,10 +150,9 @@ def _by_kind(
     """Reach of a node of each kind to the members (distinct), folded, (kinds,): as one who is no member, and as one who
     is, to the others; `nobody_us` where there are none."""
     reach = table.reach
-    kinds, counts = np.unique(reach.kind[members], return_counts=True)
     to_all = np.full(len(reach.first), nobody_us)
     to_others = to_all.copy()
-    for kind, count in zip(kinds.tolist(), counts.tolist(), strict=True):
+    for kind, count in _kinds(table, members):
         row = reach.kind_row_us(kind, size_bytes)
         to_all = fold(to_all, row)
         if count == 1:
@@ -162,3 +160,16 @@ def _by_kind(
             row[kind] = nobody_us
         to_others = fold(to_others, row)
     return to_all, to_others
+
+
+def _distinct(nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Each of these nodes once, ascending."""
+    once: NDArray[np.int64] = np.flatnonzero(np.bincount(nodes))
+    return once
+
+
+def _kinds(table: NodeTable, members: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """The kinds of these nodes, ascending, and how many there are of each."""
+    counts = np.bincount(table.reach.kind[members])
+    there = np.flatnonzero(counts)
+    return list(zip(there.tolist(), counts[there].tolist(), strict=True))

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
+from e2e.bench.bare import BareRelease
 from e2e.bench.bodies import POD_GROUPS, PODS, Post, many, our_gang, plain_gang
 from e2e.bench.cpu import Meter, Usage, wait_quiet
 from e2e.bench.loadgen import Client, Timeline, client
@@ -35,12 +36,14 @@ class Side(StrEnum):
 
     PLAIN = "plain"
     OURS = "isochrone"
+    BARE = "bare"
+    """The webhook alone is installed; the client itself nominates and releases, and decides nothing."""
     FOREIGN = "foreign"
     """Isochrone is installed, the gangs are Volcano's own."""
 
     def gang(self, namespace: str, name: str) -> list[Post]:
         """A gang of 8 one-GPU pods as this side's user writes it."""
-        return our_gang(namespace, name) if self is Side.OURS else plain_gang(namespace, name)
+        return our_gang(namespace, name) if self in (Side.OURS, Side.BARE) else plain_gang(namespace, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +58,10 @@ class Run:
 class Bed:
     """A running cluster of one side, and a client with open connections."""
 
-    def __init__(self, cluster: Cluster, side: Side, loop: asyncio.Runner, loader: Client) -> None:
-        self.cluster, self.side = cluster, side
+    def __init__(
+        self, cluster: Cluster, side: Side, nodes: Sequence[str], loop: asyncio.Runner, loader: Client
+    ) -> None:
+        self.cluster, self.side, self._nodes = cluster, side, nodes
         self._loop, self._loader = loop, loader
         self._namespaces = 0
 
@@ -77,7 +82,8 @@ class Bed:
 
     def load(self, namespace: str, posts: Sequence[Post], limit_s: float, *, releases: bool = False) -> Timeline:
         """Creates these, and waits until every pod has a node."""
-        return self._loop.run(self._loader.run(namespace, posts, limit_s, releases=releases))
+        bare = BareRelease(self._loader.send, self._nodes) if self.side is Side.BARE else None
+        return self._loop.run(self._loader.run(namespace, posts, limit_s, releases=releases, bare=bare))
 
     def create(self, posts: Sequence[Post], limit_s: float) -> None:
         """Creates these and waits for nothing else."""
@@ -126,16 +132,18 @@ class Bed:
 def bed(side: Side, nodes: int, scheduler_flags: Sequence[str] = ()) -> Iterator[Bed]:
     """A warmed-up cluster of this side with its nodes Ready; with PROFILE=1 our services run under cProfile."""
     with contextlib.ExitStack() as stack:
-        cluster = stack.enter_context(
-            Cluster(grid(nodes), name=f"bench-{side}-{nodes}", scheduler_flags=scheduler_flags)
-        )
+        items = grid(nodes)
+        cluster = stack.enter_context(Cluster(items, name=f"bench-{side}-{nodes}", scheduler_flags=scheduler_flags))
         if side is not Side.PLAIN:
             if os.environ.get("PROFILE") == "1":
                 stack.enter_context(profiled(cluster, f"{side}-{nodes}"))
             product.install(cluster)
+        if side is Side.BARE:
+            cluster.stop(product.CONTROLLER)
         loop = stack.enter_context(asyncio.Runner())
         opened = client(cluster)
-        mine = Bed(cluster, side, loop, loop.run(opened.__aenter__()))
+        names = [item["metadata"]["name"] for item in items]
+        mine = Bed(cluster, side, names, loop, loop.run(opened.__aenter__()))
         stack.callback(lambda: loop.run(opened.__aexit__(None, None, None)))
         mine.warm(min(nodes, WARM_GANGS))
         yield mine

@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 import aiohttp
 import msgspec
 
+from e2e.bench.bare import BareRelease
 from e2e.bench.bodies import PODS, Post
 from e2e.stack.access import Access
 from e2e.stack.build import say
@@ -83,10 +84,19 @@ class Client:
         self._access, self._session, self._watches = access, session, watches
         self._decode = msgspec.json.Decoder(_Event)
 
-    async def run(self, namespace: str, posts: Sequence[Post], limit_s: float, *, releases: bool = False) -> Timeline:
+    async def run(
+        self,
+        namespace: str,
+        posts: Sequence[Post],
+        limit_s: float,
+        *,
+        releases: bool = False,
+        bare: BareRelease | None = None,
+    ) -> Timeline:
         """Creates everything, waits until every pod of it has a node, and says when. The namespace holds no pods.
 
-        With `releases` a second watch sees when the pods carry what a release writes on them.
+        With `releases` a second watch sees when the pods carry what a release writes on them. With `bare` this client
+        itself lets the gangs go.
         """
         wanted = sum(post.is_pod for post in posts)
         seen: dict[str, float] = {}
@@ -95,7 +105,7 @@ class Client:
         ready_too, done_too = asyncio.Event(), asyncio.Event()
         beside = [
             asyncio.create_task(self._follow(namespace, seen, wanted, ready, done)),
-            asyncio.create_task(self._check()),
+            asyncio.create_task(self._check(bare)),
             asyncio.create_task(_report(seen, wanted)),
         ]
         if releases:
@@ -108,7 +118,7 @@ class Client:
 
         async def main() -> tuple[float, float]:
             await asyncio.gather(ready.wait(), ready_too.wait())
-            times = await self._create(posts)
+            times = await self._create(posts, bare)
             await asyncio.gather(done.wait(), done_too.wait())
             return times
 
@@ -128,7 +138,18 @@ class Client:
         work = self._each(posts, lambda post: ("DELETE", f"{post.path}/{post.name}", NOW))
         await _first(work, [asyncio.create_task(self._check())], limit_s)
 
-    async def _create(self, posts: Sequence[Post]) -> tuple[float, float]:
+    async def send(self, method: str, path: str, body: bytes, content_type: str) -> None:
+        """One request over one of the 16 connections; its answer is metadata alone, and not read.
+
+        Raises RefusedError for any status but 2xx.
+        """
+        headers = {"Accept": METADATA_ONLY, "Content-Type": content_type}
+        query = {"fieldValidation": "Ignore"}
+        url = self._access.url + path
+        async with self._session.request(method, url, data=body, headers=headers, params=query) as answer:
+            await _accepted(method, path, answer)
+
+    async def _create(self, posts: Sequence[Post], bare: BareRelease | None = None) -> tuple[float, float]:
         """When the first pod was sent, and when the last answer came."""
         began: list[float] = []
 
@@ -137,19 +158,25 @@ class Client:
                 began.append(time.monotonic())
             return "POST", post.path, post.body
 
-        await self._each(posts, request)
+        await self._each(posts, request, bare)
         return began[0], time.monotonic()
 
-    async def _each(self, posts: Sequence[Post], request: Callable[[Post], tuple[str, str, bytes]]) -> None:
+    async def _each(
+        self,
+        posts: Sequence[Post],
+        request: Callable[[Post], tuple[str, str, bytes]],
+        bare: BareRelease | None = None,
+    ) -> None:
         queue = deque(posts)
 
         async def worker() -> None:
             while queue:
-                method, path, body = request(queue.popleft())
+                post = queue.popleft()
+                method, path, body = request(post)
                 async with self._session.request(method, self._access.url + path, data=body) as answer:
-                    text = await answer.read()
-                    if answer.status >= 300 and not (method == "DELETE" and answer.status == 404):
-                        raise RefusedError(f"{method} {path}: {answer.status} {text[:500].decode(errors='replace')}")
+                    await _accepted(method, path, answer)
+                if bare is not None:
+                    bare.created(post)
 
         await asyncio.gather(*(worker() for _ in range(CONNECTIONS)))
 
@@ -192,10 +219,18 @@ class Client:
             for line in lines:
                 yield self._decode.decode(line)
 
-    async def _check(self) -> None:
+    async def _check(self, bare: BareRelease | None = None) -> None:
         while True:
             self._access.check()
+            if bare is not None and (error := bare.failed()) is not None:
+                raise error
             await asyncio.sleep(CHECK_S)
+
+
+async def _accepted(method: str, path: str, answer: aiohttp.ClientResponse) -> None:
+    text = await answer.read()
+    if answer.status >= 300 and not (method == "DELETE" and answer.status == 404):
+        raise RefusedError(f"{method} {path}: {answer.status} {text[:500].decode(errors='replace')}")
 
 
 async def _first(main: Coroutine[Any, Any, T], beside: Sequence[asyncio.Task[None]], limit_s: float) -> T:

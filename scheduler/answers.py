@@ -251,8 +251,9 @@ def _too_far(table: NodeTable, tried: Tried, view: ClusterView, ledger: SessionL
     if node is None or not partners:
         return ""
     bound = _bound_of(tried.pod)
+    row_us = table.reach.row_us(node, bound.size_bytes)
     away = [
-        (table.reach.between(node, table.index[name], bound.size_bytes), partner.name, name)
+        (float(row_us[table.index[name]]), partner.name, name)
         for partner in partners
         for name in partner.nodes
         if name in table.index
@@ -260,9 +261,10 @@ def _too_far(table: NodeTable, tried: Tried, view: ClusterView, ledger: SessionL
     if not away:
         return ""
     # With `pairing: nearest` one partner in reach is enough; else all of them must be.
-    reach, name, where = (min if bound.nearest else max)(away, key=lambda found: (found[0].us, found[1]))
-    if reach.us <= bound.us:
+    us, name, where = (min if bound.nearest else max)(away, key=lambda found: found[:2])
+    if us <= bound.us:
         return ""
+    reach = table.reach.between(node, table.index[where], bound.size_bytes)
     return (
         f"isochrone: {tried.phase} pod {tried.name} on {tried.node} would be {units.show_us(reach.us)} "
         f"({reach.basis}) from {name} on {where}, and its bound is {units.show_us(bound.us)}"

@@ -90,7 +90,9 @@ class SessionLedger:
     def partners(self, namespace: str, gang: str, phase: str) -> tuple[Partner, ...]:
         """The gang's pods of this phase that were put somewhere in this session, by name."""
         pods = self._by_gang.get((namespace, gang), {}).values()
-        found = (Partner(p.uid, p.name, p.phase, (p.node,), bound=False) for p in pods if _stands(p, phase))
+        found = [
+            Partner(p.uid, p.name, phase, (p.node,), bound=False) for p in pods if p.phase == phase and not p.leaving
+        ]
         return tuple(sorted(found, key=lambda partner: (partner.name, partner.uid)))
 
     def leaving(self, uid: str) -> bool:
@@ -114,7 +116,3 @@ class SessionLedger:
             self.forget(next(iter(self._tried)))
         self._tried[pod.uid] = pod
         self._by_gang.setdefault((pod.namespace, pod.gang), {})[pod.uid] = pod
-
-
-def _stands(pod: Tried, phase: str) -> bool:
-    return pod.phase == phase and not pod.leaving

@@ -23,13 +23,13 @@ from topology.fragmentation.pod_shape import PodShape, shape_of
 from topology.gpus.devices import REGISTERS
 from topology.gpus.hold_book import HoldBook
 from topology.gpus.holds import GpuHold, hold_of
-from topology.gpus.request import asks_for_cards, readable_gpus
+from topology.gpus.pod_asks import PodAsks
 from topology.labels import DECISION, GANG, GATE, PHASE, PHASES
 from topology.measured.layer import MeasuredLayer
 from topology.measured.reach import MeasuredReach
 from topology.objects import HyperNode, Node, Pod
 from topology.reach.sources import NO_FILE, FilePlaces, Sources
-from topology.resources import Amounts, readable_request
+from topology.resources import Amounts
 from topology.snapshot import Assumed, NodeTable, Snapshot
 
 GangKey = tuple[str, str]
@@ -73,6 +73,7 @@ class ClusterState:
         self._holds = HoldBook()  # by node name: pods that have parts of cards
         self._snapshot: Snapshot | None = None
         self._mix = PodMix()
+        self._asks = PodAsks()
         self._shapes: dict[str, PodShape] = {}  # by pod uid: pods with GPUs, placed or waiting
 
     # --- changes in ----------------------------------------------------------------------------
@@ -293,8 +294,8 @@ class ClusterState:
         """Let a pod count in the mix, or no longer."""
         if (before := self._shapes.pop(uid, None)) is not None:
             self._mix.remove(before)
-        if pod is not None and (gpu := readable_gpus(pod.spec, pod.metadata.annotations)[0]) is not None:
-            shape = shape_of(readable_request(pod.spec)[0], gpu, pod.metadata.label(PHASE), pod.spec)
+        if pod is not None and (ask := self._asks.of(pod)).gpu is not None:
+            shape = shape_of(ask.amounts, ask.gpu, pod.metadata.label(PHASE), pod.spec)
             self._shapes[uid] = shape
             self._mix.add(shape)
 
@@ -308,13 +309,10 @@ class ClusterState:
                 del self._gangs[key]
 
     def _amounts(self, pod: Pod) -> Amounts:
-        notes, bad = pod.metadata.annotations, None
-        if asks_for_cards(pod.spec, notes):
-            _, bad = readable_gpus(pod.spec, notes)  # names the form, so it comes first
-        amounts, wrong = readable_request(pod.spec)
-        if bad is not None or wrong is not None:
-            self.unreadable_pods[pod.metadata.uid] = str(bad or wrong)
-        return amounts
+        ask = self._asks.of(pod)
+        if ask.problem:
+            self.unreadable_pods[pod.metadata.uid] = ask.problem
+        return ask.amounts
 
     def _move(self, book: dict[str, Assumed], uid: str, new: Assumed | None, *, grew: bool = True) -> None:
         """Replace one entry of a book and keep the used amounts right."""

@@ -50,7 +50,7 @@ from topology.facts.report import NodeFacts
 from topology.kube.api import KubeApi
 from topology.kube.errors import ApiFailure
 from topology.kube.events import EventSettings, EventSink
-from topology.kube.informer import Change, HasMetadata, Informer
+from topology.kube.informer import Change, HasMetadata, Informer, InformerSettings
 from topology.kube.kept_pods import KeptPods
 from topology.objects import HyperNode, Node, Pod, PodGroup, Queue, Workload
 from topology.snapshot import NodeTable, Snapshot
@@ -60,6 +60,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=HasMetadata)
 
 _FORM_S = 300.0
+_UNHURRIED = InformerSettings(gather_s=0.05, gather_busy_s=0.2)
+"""For kinds whose status Volcano writes several times a gang: nobody waits for more than the first of a few."""
+
 _WORKLOADS = {
     "replicasets": "/apis/apps/v1/replicasets",
     "statefulsets": "/apis/apps/v1/statefulsets",
@@ -96,6 +99,7 @@ class Controller:
             PodGroup,
             on_change=self._on_pod_groups,
             absent_ok=True,
+            settings=_UNHURRIED,
         )
         self.hypernodes = Informer(
             api,
@@ -110,6 +114,7 @@ class Controller:
             Queue,
             on_change=self._on_queues,
             absent_ok=True,
+            settings=_UNHURRIED,
         )
         self.workloads = [
             Informer(api, path, Workload, on_change=self._on_workloads, absent_ok=name == "leaderworkersets")
@@ -120,7 +125,14 @@ class Controller:
             api, "isochrone-controller", settings=EventSettings(busy_wait_s=30.0), busy=lambda: self.batch.busy
         )
         self.announcer = Announcer(
-            self.state, self.events, gatekeeper, self.decisions, self.pod_groups.objects, self, self.owners.template_of
+            self.state,
+            self.events,
+            gatekeeper,
+            self.decisions,
+            self.pod_groups.objects,
+            self,
+            self.owners.template_of,
+            lambda: self.batch.busy,
         )
         timing = BatchSettings(
             quiet_s=settings.quiet / 1e6, partner_s=settings.partner_after / 1e6, reserve_s=settings.reserve_for

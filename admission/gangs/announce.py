@@ -19,11 +19,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, Protocol, TypeVar
 
+from admission.gangs.bindings import Bindings
 from admission.gangs.gang_request import GangView, view_of
 from admission.gangs.let_go import Gatekeeper
 from admission.gangs.pod_group import API_VERSION
 from admission.gangs.rollout import TemplateOf, no_template
 from admission.gangs.waiting_words import Waiting
+from admission.gangs.worst_pair import worst_pair
 from scheduler.decision import Decision, PairReach, Plan
 from scheduler.decision_log import DecisionLog
 from scheduler.explain import decision_line, gang_event, held_event, log_fields, news_key, placed_event
@@ -41,7 +43,6 @@ from topology.labels import (
     GATE,
     GROUP_NAME,
     MARKER_RESOURCE,
-    NEAREST,
     PHASE,
     PLACEMENT,
     PREFILL,
@@ -59,10 +60,6 @@ _REMEMBERED: Final = 5_000
 _WAITING: Final = 5_000
 NODES_SETTLE_S: Final = 2.0
 """Running pairs are looked at this long after nodes changed, so that a wave of changes costs one look."""
-
-SETTLE_S: Final = 0.3
-"""A binding is told after this, so that the partners' bindings of the same session are known too."""
-
 
 _TELL_TOGETHER_S: Final = 0.05
 """Bindings that are due within this time are told together."""
@@ -92,6 +89,7 @@ class Announcer:
         pod_groups: Mapping[str, PodGroup],
         facts: Facts,
         template_of: TemplateOf = no_template,
+        busy: Callable[[], bool] = lambda: False,
     ) -> None:
         self._state, self._events, self.gatekeeper = state, events, gatekeeper
         self._decisions, self._pod_groups, self._facts = decisions, pod_groups, facts
@@ -99,7 +97,7 @@ class Announcer:
         self._planned: OrderedDict[str, _Planned] = OrderedDict()
         self._news: OrderedDict[str, str] = OrderedDict()  # uid to what its annotation says now
         self._to_annotate: OrderedDict[str, tuple[Pod, dict[str, str]]] = OrderedDict()
-        self._bound: OrderedDict[str, tuple[float, Pod]] = OrderedDict()
+        self._bindings = Bindings(busy)
         self._told_groups: OrderedDict[str, str] = OrderedDict()
         self._wake = asyncio.Event()
         self._nodes_changed_s: float | None = None
@@ -178,14 +176,14 @@ class Announcer:
             return
         uid = pod.metadata.uid
         if new is None or new.finished:
-            for book in (self._planned, self._news, self._to_annotate, self._bound):
+            for book in (self._planned, self._news, self._to_annotate):
                 book.pop(uid, None)
+            self._bindings.forget(uid)
             self._events.forget(uid)
             return
         if new.spec.node_name and (old is None or not old.spec.node_name):
-            if not self._bound:
-                self._wake.set()  # else it is awake before this one is due
-            _remember(self._bound, uid, (monotonic_s(), new), _WAITING)
+            if self._bindings.add(new, monotonic_s()):
+                self._wake.set()
         elif old is None and not new.spec.node_name and not (_tagged(new) or _opted_out(new)):
             text = (
                 f"Created without passing the Isochrone webhook (no {MARKER_RESOURCE}): neither held nor scored; "
@@ -209,14 +207,10 @@ class Announcer:
                     await self._watch_pairs()
                 except Exception:
                     log.exception("running pairs could not be looked at")
-            settled = [uid for uid, (at, _) in self._bound.items() if now - at >= SETTLE_S]
-            views: dict[GangKey, GangView] = {}  # the pods of a gang are bound together, and nothing changes meanwhile
-            for uid in settled:
-                _, pod = self._bound.pop(uid)
-                try:
-                    self._tell_bound(pod, views)
-                except Exception:
-                    log.exception("the placement of pod %s could not be explained", pod.key)
+            if pods := self._bindings.due(now):
+                self._tell_all(pods)
+                await asyncio.sleep(0)
+                continue
             # In small lots, so that explanations never crowd out the writes that let pods go.
             lot = [self._to_annotate.popitem(last=False)[1] for _ in range(min(4, len(self._to_annotate)))]
             if lot:
@@ -224,7 +218,7 @@ class Announcer:
             if self._to_annotate:
                 continue
             self._wake.clear()
-            times = [at + SETTLE_S for at, _ in self._bound.values()]
+            times = [at for at in (self._bindings.next_s(now),) if at is not None]
             if self._nodes_changed_s is not None:
                 times.append(self._nodes_changed_s + NODES_SETTLE_S)
             wait = min(times) - now if times else None
@@ -234,6 +228,18 @@ class Announcer:
                     await self._wake.wait()
 
     # --- inside ----------------------------------------------------------------------------------
+
+    def _tell_all(self, pods: Iterable[Pod]) -> None:
+        """Tell these bindings."""
+        views: dict[GangKey, GangView] = {}  # the pods of a gang are bound together, and nothing changes meanwhile
+        plans: dict[GangKey, Plan] = {}
+        for pod in pods:
+            try:
+                self._tell_bound(pod, views, plans)
+            except Exception:
+                log.exception("the placement of pod %s could not be explained", pod.key)
+        for key, plan in plans.items():
+            self._tell_group_placed(key, views[key], plan)
 
     def _say_held(self, view: GangView, plan: Plan, decisions: Mapping[str, Decision]) -> None:
         for pod in view.held:
@@ -263,7 +269,8 @@ class Announcer:
                 reason, text = gang_event(plan)
                 self._events.post(_involved_group(group), reason.type, reason, text, key=key)
 
-    def _tell_bound(self, pod: Pod, views: dict[GangKey, GangView]) -> None:
+    def _tell_bound(self, pod: Pod, views: dict[GangKey, GangView], plans: dict[GangKey, Plan]) -> None:
+        """`views` and `plans` are those of this moment, to which its gang's are added."""
         uid, node = pod.metadata.uid, pod.spec.node_name
         key = gang_key(pod)
         if key is None:
@@ -276,7 +283,7 @@ class Announcer:
             if key in views
             else views.setdefault(key, view_of(key, self._state.gang_pods(*key), self._template_of))
         )
-        pair = self._worst_pair(pod, view)
+        pair = worst_pair(pod, view, self._state.table())
         bound_us, mode = view.settings.reach_us, view.settings.mode
         told_us = known.plan.request.bound.us if known is not None else bound_us
         inside = None
@@ -302,7 +309,7 @@ class Announcer:
             block = placement_block(decision, plan, bound_node=node, facts_age_s=self._facts.facts_age_s())
             self._annotate(pod, {PLACEMENT: block, DECISION: decision_line(decision)})
         if known is not None:
-            self._tell_group_placed(key, view, known.plan)
+            plans[key] = known.plan
 
     async def _watch_pairs(self) -> None:
         """Say of running pods whose worst pair is beyond its bound since a node changed. They are left running."""
@@ -310,7 +317,7 @@ class Announcer:
             view = view_of(key, self._state.gang_pods(*key), self._template_of)
             if view.settings.mode == REQUIRED:
                 for pod in view.bound:
-                    pair = self._worst_pair(pod, view)
+                    pair = worst_pair(pod, view, self._state.table())
                     if pair is not None and pair.reach.us > view.settings.reach_us:
                         self._tell_breach(pod, pair, view.settings.reach_us)
             await asyncio.sleep(0)
@@ -334,25 +341,6 @@ class Announcer:
             reason, text = gang_event(plan, bound=True)
             self._events.post(_involved_group(group), reason.type, reason, text, key=f"placed/{plan.snapshot_id}")
         log.info("gang placed %s", json.dumps({"gang": "/".join(key), "pods": len(plan.places)}))
-
-    def _worst_pair(self, pod: Pod, view: GangView) -> PairReach | None:
-        """The bound partner of the other phase that decides, as things are now: the farthest, or the nearest of all."""
-        table, size = self._state.table(), view.settings.reach_size_bytes
-        here = table.index.get(pod.spec.node_name)
-        phase = pod.metadata.label(PHASE)
-        if here is None:
-            return None
-        row_us = table.reach.row_us(here, size)
-        partners = [
-            (float(row_us[there]), other.metadata.name, there)
-            for other in view.bound
-            if other.metadata.label(PHASE) != phase and (there := table.index.get(other.spec.node_name)) is not None
-        ]
-        if not partners:
-            return None
-        _, name, there = (min if view.settings.pairing == NEAREST else max)(partners)
-        prefill, decode = (pod.metadata.name, name) if phase == PREFILL else (name, pod.metadata.name)
-        return PairReach(prefill, decode, table.reach.between(here, there, size))
 
     def _groups_of(self, pods: Iterable[Pod]) -> list[PodGroup]:
         names = sorted({f"{p.metadata.namespace}/{p.metadata.annotation(GROUP_NAME)}" for p in pods})

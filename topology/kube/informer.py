@@ -74,7 +74,7 @@ class InformerSettings:
     brief_s: float = 1.0  # a watch that ends sooner, without a line, counts as failed
     absent_retry_s: float = 30.0
     gather_s: float = 0.01  # what comes within this time of the last line is taken together,
-    gather_busy_s: float = 0.03  # and within this time while the stream does not pause
+    gather_busy_s: float = 0.05  # and within this time while the stream does not pause
 
 
 class _Named(msgspec.Struct, frozen=True):

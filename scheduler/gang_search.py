@@ -19,6 +19,7 @@ from scheduler.fill_nearest import cannot, fill_nearest
 from scheduler.joint import Joint
 from scheduler.narrow import Wanted, domains, regions
 from scheduler.objective import Floats, Objective, expected_pods, taken_gpus
+from scheduler.one_node import one_node
 from scheduler.partners import Seen, other_phase, seen_from
 from scheduler.policy import Policy
 from scheduler.problem import Part, Partners, Problem
@@ -80,16 +81,23 @@ class GangSearch:
         # What partners mean for a pod of each phase, by node: (worst, total, nearest, how many).
         self._seen = {phase: self._seen_by(phase) for phase in PHASES}
         self._order = sorted(range(len(items)), key=self._rank)
+        self._cards = self._card_room(range(len(items)), np.arange(len(table)))
+        self._wanted, self._pods = [self._want(i) for i in range(len(items))], sum(item.count for item in items)
 
     def run(self) -> Found:
         """The best places found; `complete` without places is a proof."""
         if not self._items:
             return Found(places=(), expanded=0, complete=True)
+        if self._pods > self._policy.joint_pods:
+            return self._filled()
+        if (node := self.one_node()) is not None:
+            return Found(tuple((node,) * item.count for item in self._items), self._pods, complete=True)
+        return self.searched()
+
+    def searched(self) -> Found:
+        """As `run`, for no more pods than are weighed against each other, whatever can be known beforehand."""
+        wanted, pods = self._wanted, self._pods
         budget, spent, best, cost = self._policy.search_budget, 0, None, np.inf
-        self._cards = self._card_room(range(len(self._items)), np.arange(len(self._free)))
-        wanted, pods = [self._wanted(i) for i in range(len(self._items))], sum(item.count for item in self._items)
-        if pods > self._policy.joint_pods:
-            return self._filled(wanted, pods)
         for region in regions(self._snapshot.table, self._free, self._gpus, wanted, self._near(), self._objective):
             allowed, improve = budget - spent, self._policy.improve_budget
             if not region.whole:
@@ -112,27 +120,47 @@ class GangSearch:
                 return Found(places=best, expanded=spent, complete=True)
         if best is not None:
             return Found(places=best, expanded=spent, complete=True)
-        return self._nearest(wanted, spent) if self._bound.nearest else self._everywhere(spent)
+        return self._nearest(spent) if self._bound.nearest else self._everywhere(spent)
+
+    def one_node(self) -> int | None:
+        """The node that takes all, where that needs no search: nothing counts but reach and whole GPUs."""
+        snapshot, items = self._snapshot, self._items
+        if (
+            self._bound.nearest
+            or len({item.phase for item in items}) < len(PHASES)
+            or any(seen.pods for seen in self._seen.values())
+            or self._cards is not None
+            or any(item.shape.profile for item in items)
+            or len(self._roots.nodes)
+            or len(snapshot.rail_room().nodes)
+            or len(snapshot.table) <= FEW
+            or 2 * self._pods > self._policy.search_budget
+        ):
+            return None
+        in_order, size = [self._wanted[i] for i in self._order], self._bound.size_bytes
+        reach = snapshot.table.reach
+        return one_node(reach, size, self._limit_us, self._free, self._gpus, in_order, self._objective)
 
     # --- the pieces ----------------------------------------------------------------------------
 
-    def _filled(self, wanted: Sequence[Wanted], pods: int) -> Found:
+    def _filled(self) -> Found:
         """For more pods than a joint search can weigh against each other."""
-        yard, loads = self._yard(wanted)
+        wanted, pods = self._wanted, self._pods
+        yard, loads = self._yard()
         able = np.flatnonzero(np.logical_or.reduce([want.slots > 0 for want in wanted]))
         near = [able] if any(seen.pods for seen in self._seen.values()) else []
         tried = domains(yard.table, able, self._free, self._gpus, wanted, yard.usable, most=_DOMAINS)
         if (places := fill(yard, loads, chain(near, tried))) is not None:
             return Found(tuple(tuple(nodes) for nodes in places), pods, complete=True)
         if self._bound.nearest:
-            return self._nearest(wanted, 0)
+            return self._nearest(0)
         # Pod by pod over all nodes costs a millisecond a step: of very many only counting may say "no".
         most = self._policy.search_budget if pods <= _STEPPED else 0
         return self._everywhere(0, min(most, pods + PATIENCE))
 
-    def _nearest(self, wanted: Sequence[Wanted], spent: int) -> Found:
+    def _nearest(self, spent: int) -> Found:
         """A partner for each pod, over all nodes, clique by clique; else what counting says."""
-        yard, loads = self._yard(wanted)
+        yard, loads = self._yard()
         pods = sum(load.count for load in loads)
         if cannot(yard, loads):
             return Found(None, spent, complete=True)
@@ -140,12 +168,12 @@ class GangSearch:
             return Found(tuple(tuple(nodes) for nodes in places), spent + pods, complete=True)
         return Found(None, spent + pods, complete=False)
 
-    def _yard(self, wanted: Sequence[Wanted]) -> tuple[Yard, list[Load]]:
+    def _yard(self) -> tuple[Yard, list[Load]]:
         usable = self._objective.usable(int(self._gpus.max(initial=0)))
         size = self._bound.size_bytes
         yard = Yard(self._snapshot.table, self._free, self._gpus, usable, self._limit_us, size, self._cards)
         loads = []
-        for item, want in zip(self._items, wanted, strict=True):
+        for item, want in zip(self._items, self._wanted, strict=True):
             seen = self._seen[item.phase]
             loads.append(Load(item.phase, want.need, want.gpus, want.count, self._may(item), seen.worst, seen.nearest))
         return yard, loads
@@ -161,7 +189,7 @@ class GangSearch:
         found = Search(self._snapshot, self._items, fixed, self._limit_us, size, left, self._cards).run()
         return Found(found.places, spent + found.expanded, found.complete)
 
-    def _wanted(self, index: int) -> Wanted:
+    def _want(self, index: int) -> Wanted:
         item = self._items[index]
         need = item.need[self._asked]
         slots = np.where(self._may(item), room_for(self._free, need), 0)

@@ -52,8 +52,8 @@ def regions(
     """Regions to search, the most promising first. `near` is the cost in reach of each node to partners, if any."""
     slots = [want.slots for want in wanted]
     able = np.flatnonzero(np.logical_or.reduce([s > 0 for s in slots])) if slots else np.empty(0, dtype=np.int64)
-    widest = max(WIDEST, 2 * sum(want.count for want in wanted))
-    if len(able) <= widest:
+    widest = _widest(wanted)
+    if one_region(able, wanted):
         yield Region(able, whole=True)
         return
     usable = objective.usable(int(free_gpus.max(initial=0)))
@@ -64,6 +64,15 @@ def regions(
         return
     for nodes in domains(table, able, free, free_gpus, wanted, usable, most=_MOST):
         yield Region(_at_most(nodes, widest, table, slots, usable, free_gpus, wanted), whole=False)
+
+
+def one_region(able: NDArray[np.int64], wanted: Sequence[Wanted]) -> bool:
+    """Whether the nodes that can hold any of these pods are so few that all of them are one region."""
+    return len(able) <= _widest(wanted)
+
+
+def _widest(wanted: Sequence[Wanted]) -> int:
+    return max(WIDEST, 2 * sum(want.count for want in wanted))
 
 
 def domains(
@@ -79,7 +88,7 @@ def domains(
     """Nodes of the domains that can hold the gang, as far as counting tells, tightest level first; at most so many, and
     all nodes where there are none."""
     reach, found, slots = table.reach, 0, [want.slots for want in wanted]
-    for node in _alone(free, free_gpus, wanted, usable)[: max(1, most // 2)]:
+    for node in alone(free, free_gpus, wanted, usable)[: max(1, most // 2)]:
         yield np.array([node])
         found += 1
     by_width = _by_width(slots, wanted)
@@ -109,7 +118,7 @@ def domains(
         yield able
 
 
-def _alone(free: Amount2D, free_gpus: NDArray[np.int64], wanted: Sequence[Wanted], usable: Floats) -> list[int]:
+def alone(free: Amount2D, free_gpus: NDArray[np.int64], wanted: Sequence[Wanted], usable: Floats) -> list[int]:
     """Nodes that can hold the whole gang, those that lose least first."""
     need = np.sum([want.need * want.count for want in wanted], axis=0)
     may = np.logical_and.reduce([want.slots >= want.count for want in wanted])

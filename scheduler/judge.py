@@ -28,6 +28,7 @@ from topology.resources import CPU, GPU, MEMORY, PODS
 from topology.snapshot import Amount2D, Mask, Snapshot, room_for
 
 _BY_RESOURCE = {GPU: VerdictCode.INSUFFICIENT_GPU, MEMORY: VerdictCode.INSUFFICIENT_MEMORY}
+_ELIGIBLE, _TOO_FAR = int(VerdictCode.ELIGIBLE), int(VerdictCode.REACH_EXCEEDED)  # arrays compare with an enum slowly
 ON_CARDS = -2
 """In place of a column: amounts would do, and the node's cards do not."""
 
@@ -100,8 +101,8 @@ def judge(
     asked = np.arange(len(table)) if nodes is None else nodes
     allocatable = table.allocatable if nodes is None else table.allocatable.take(nodes, axis=0)
     free = allocatable - (snapshot.used if nodes is None else snapshot.used.take(nodes, axis=0))
-    codes = np.full(len(asked), VerdictCode.ELIGIBLE, dtype=np.int8)
-    codes[reach_us[asked] > bound.us] = VerdictCode.REACH_EXCEEDED
+    codes = np.full(len(asked), _ELIGIBLE, dtype=np.int8)
+    codes[reach_us[asked] > bound.us] = _TOO_FAR
     short_of = np.full(len(asked), -1, dtype=np.int64)
     # The rarest resource is judged last, so that it is the one named where several are short.
     order = sorted(
@@ -136,7 +137,7 @@ def judge(
         codes[:] = VerdictCode.RESOURCE_MISSING
         short_of[:] = -1
     codes[~need.accepts[asked]] = VerdictCode.NODE_NOT_ACCEPTED
-    fits = (codes == VerdictCode.ELIGIBLE) | (codes == VerdictCode.REACH_EXCEEDED)
+    fits = (codes == _ELIGIBLE) | (codes == _TOO_FAR)
     whole = need.shape.gpus if need.cards is None and not need.shape.profile else 0
     rails = off_rail(snapshot, whole, asked, partners)
     scored = Scored(snapshot, asked, need.shape, reach_us[asked], bound.us, policy, fits, need.roots, rails)
@@ -155,10 +156,10 @@ def nearest_misses(
 
 def shortages(snapshot: Snapshot, judged: Judged, need: Need, bound: ReachBound) -> dict[VerdictCode, Verdict]:
     """`nearest_misses` for want of room."""
-    table = snapshot.table
+    table, counts = snapshot.table, counts_of(judged)
     misses: dict[VerdictCode, Verdict] = {}
-    absent = np.flatnonzero(judged.codes == VerdictCode.RESOURCE_MISSING.value)
-    if len(absent):
+    if counts[VerdictCode.RESOURCE_MISSING]:
+        absent = np.flatnonzero(judged.codes == int(VerdictCode.RESOURCE_MISSING))
         # Named only if it is the same resource everywhere; the phrase counts all of these nodes.
         columns = np.unique(judged.short_of[absent]).tolist()
         name = need.missing[0] if need.missing else ""
@@ -169,8 +170,8 @@ def shortages(snapshot: Snapshot, judged: Judged, need: Need, bound: ReachBound)
         code = VerdictCode.RESOURCE_MISSING
         misses[code] = Verdict(code, table.names[judged.nodes[absent[0]]], 1.0, 0.0, name)
     for code in (VerdictCode.INSUFFICIENT_GPU, VerdictCode.INSUFFICIENT_MEMORY, VerdictCode.INSUFFICIENT_OTHER):
-        at = np.flatnonzero(judged.codes == code.value)
-        if len(at):
+        if counts[code]:
+            at = np.flatnonzero(judged.codes == int(code))
             misses[code] = _shortage(snapshot, judged, need, bound, code, at)
     return misses
 
@@ -180,7 +181,7 @@ def too_far(
 ) -> dict[VerdictCode, Verdict]:
     """`nearest_misses` for reach."""
     table, misses = snapshot.table, dict[VerdictCode, Verdict]()
-    far = np.flatnonzero(judged.codes == VerdictCode.REACH_EXCEEDED.value)
+    far = np.flatnonzero(judged.codes == _TOO_FAR)
     if len(far) and np.isfinite(judged.scored.reach_us[far]).any():
         at_best = far[int(np.argmin(judged.scored.reach_us[far]))]
         node = int(judged.nodes[at_best])
@@ -272,7 +273,7 @@ def counts_of(judged: Judged) -> NDArray[np.int64]:
 def ranking_of(judged: Judged, count: int) -> list[int]:
     """Positions of the best eligible nodes, best first: scores are distinct, so a partial sort says the same."""
     total = judged.scored.total_nano
-    positions = np.flatnonzero(judged.codes == VerdictCode.ELIGIBLE.value)
+    positions = np.flatnonzero(judged.codes == _ELIGIBLE)
     if len(positions) > count:
         positions = positions[np.argpartition(-total[positions], count)[:count]]
     order: list[int] = positions[np.argsort(-total[positions])].tolist()

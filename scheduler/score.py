@@ -9,6 +9,8 @@ bound alone.
 
 from __future__ import annotations
 
+from functools import reduce
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -99,7 +101,7 @@ class Scored:
             *((name, points[name], most) for name, most in of.items() if most),
             ("order", order, weights.order),
         )
-        self.total_nano: NDArray[np.int64] = np.sum([part for _, part, _ in self.parts], axis=0)
+        self.total_nano: NDArray[np.int64] = reduce(np.add, (part for _, part, _ in self.parts))
 
     def candidate(self, position: int, name: str, reach: Reach | None) -> Candidate:
         """The readable form of one scored node: the very numbers that make its score."""

@@ -40,6 +40,11 @@ def one_node(
     """The node, or None where only a search can tell. `wanted` are all pods, in the order in which a search places
     them; the rest is as in `regions`."""
     usable = objective.usable(int(free_gpus.max(initial=0)))
+    # Free GPUs of a node that would do; none where narrow pods and wide ones are expected.
+    taken = sum(want.gpus * want.count for want in wanted)
+    cheap = {gpus for gpus in range(taken, len(usable)) if _loses_least(gpus, wanted, usable)}
+    if not cheap:
+        return None
     able = np.flatnonzero(np.logical_or.reduce([want.slots > 0 for want in wanted]))
     whole = one_region(able, wanted)
     if whole:
@@ -48,7 +53,7 @@ def one_node(
         nodes = [n for n in first if all(w.slots[n] >= w.count for w in wanted) and room_for(free[[n]], need)[0] > 0]
     else:
         nodes = alone(free, free_gpus, wanted, usable)[:1]
-    if not nodes or not _loses_least(int(free_gpus[nodes[0]]), wanted, usable):
+    if not nodes or int(free_gpus[nodes[0]]) not in cheap:
         return None
     node, kinds = nodes[0], np.flatnonzero(np.bincount(reach.kind[able]))
     if len(kinds) > _KINDS:

@@ -60,6 +60,9 @@ log = logging.getLogger(__name__)
 T = TypeVar("T", bound=HasMetadata)
 
 _FORM_S = 300.0
+_GC = 20_000, 20, 20
+"""Python's own 700 new objects are reached several times a gang, and hardly anything here is part of a cycle."""
+
 _UNHURRIED = InformerSettings(gather_s=0.05, gather_busy_s=0.2)
 """For kinds whose status Volcano writes several times a gang: nobody waits for more than the first of a few."""
 
@@ -122,7 +125,7 @@ class Controller:
         ]
         gatekeeper = Gatekeeper(api)
         self.events = EventSink(
-            api, "isochrone-controller", settings=EventSettings(busy_wait_s=30.0), busy=lambda: self.batch.busy
+            api, "isochrone-controller", settings=EventSettings(busy_wait_s=30.0), busy=lambda: self.batch.crowded
         )
         self.announcer = Announcer(
             self.state,
@@ -132,7 +135,7 @@ class Controller:
             self.pod_groups.objects,
             self,
             self.owners.template_of,
-            lambda: self.batch.busy,
+            lambda: self.batch.crowded,
         )
         timing = BatchSettings(
             quiet_s=settings.quiet / 1e6, partner_s=settings.partner_after / 1e6, reserve_s=settings.reserve_for
@@ -328,6 +331,7 @@ class Controller:
                 await informer.synced.wait()
             log.info("lists complete: %d nodes, %d pods", len(self.nodes.objects), len(self.pods.objects))
             gc.freeze()  # imports and first lists stay for good: no collection need look at them again
+            gc.set_threshold(*_GC)
             tasks.create_task(self._watch_form())
             tasks.create_task(self.batch.run())
             tasks.create_task(self.published.run())

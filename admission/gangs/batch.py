@@ -31,6 +31,9 @@ from topology.objects import Pod, PodGroup
 
 log = logging.getLogger(__name__)
 
+_CALM_S: Final = 1.0
+"""One of Volcano's sessions without a gang that is let go."""
+
 _LOT_S: Final = 0.002
 """A look at a gang that runs takes 0.1 ms, and at a start thousands are due: many share one turn of the loop."""
 
@@ -58,6 +61,7 @@ class BatchAdmission:
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep = Sweep(self._settings.sweep_s)
+        self._ended_s = -_CALM_S  # when the last writes of a gang ended
 
     # --- told by the watches -------------------------------------------------------------------
 
@@ -131,8 +135,13 @@ class BatchAdmission:
 
     @property
     def busy(self) -> bool:
-        """Gangs are being let go right now: what can wait should."""
+        """Gangs are being let go right now."""
         return bool(self._tasks)
+
+    @property
+    def crowded(self) -> bool:
+        """Gangs are being let go, or were a moment ago and more may follow: what can wait should."""
+        return self.busy or monotonic_s() - self._ended_s < _CALM_S
 
     def held_gangs(self) -> int:
         """Gangs that have been asked for and have somebody without a place."""
@@ -324,7 +333,7 @@ class BatchAdmission:
                     self._state.unassume(uid)
                 track.going, track.doubtful = set(), []
             finally:
-                track.working = False
+                track.working, self._ended_s = False, monotonic_s()
                 self._lively.add(key)
                 if done:
                     track.tries, track.dirty = 0, True

@@ -2,8 +2,8 @@
 
 One loop on the event loop looks at one gang at a time, so plans never race each other; the writes of a planned gang
 run beside it. A gang is looked at when all who are to come are here or nobody came for the quiet time, and again when
-its pods change or when room may have appeared (`ClusterState.growth`). There is no state that a restart could lose:
-what was planned stands on the pods.
+its pods change or when room may have appeared (`ClusterState.growth`); one that runs, when a pod is new to it or its
+PodGroup is gone. There is no state that a restart could lose: what was planned stands on the pods.
 """
 
 from __future__ import annotations
@@ -271,6 +271,7 @@ class BatchAdmission:
         if not view.members:
             track.waiting_growth = None
             self._repair(key, track, view)
+            track.runs = none_held and track.at_rest
             return
         if not complete(view, self._replicas()):
             quiet_at = track.last_arrival_s + self._settings.quiet_s

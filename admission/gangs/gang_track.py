@@ -24,7 +24,7 @@ class Track:
     due_s: float | None = None
     waiting_growth: int | None = None  # growth at the last plan that left somebody out
     working: bool = False
-    runs: bool = False  # all of it was let go and has its PodGroup: what its pods do is no news, but another pod is
+    runs: bool = False  # nobody of it is held and nothing lacks: what its pods do is no news, but another pod is
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     going: set[str] = field(default_factory=set)  # let go by us, not yet seen so
     doubtful: list[Letting] = field(default_factory=list)  # of those going: nobody can say whether the write was done

@@ -94,6 +94,7 @@ class Controller:
         limits = AgeLimits(settings.facts_stale, settings.facts_expired)
         self.agents = HubState(limits, on_change=self._on_facts)
         self.probes: ProbeOrders | None = None
+        self.ending = False  # what waits to be said waits no longer
         self.nodes = Informer(api, "/api/v1/nodes", Node, on_change=self._on_nodes)
         self.pods = Informer(api, "/api/v1/pods", Pod, on_change=self._on_pods, keep=KeptPods())
         self.pod_groups = Informer(
@@ -125,7 +126,7 @@ class Controller:
         ]
         gatekeeper = Gatekeeper(api)
         self.events = EventSink(
-            api, "isochrone-controller", settings=EventSettings(busy_wait_s=30.0), busy=lambda: self.batch.crowded
+            api, "isochrone-controller", settings=EventSettings(busy_wait_s=30.0), busy=self._crowded
         )
         self.announcer = Announcer(
             self.state,
@@ -135,7 +136,7 @@ class Controller:
             self.pod_groups.objects,
             self,
             self.owners.template_of,
-            lambda: self.batch.crowded,
+            self._crowded,
         )
         timing = BatchSettings(
             quiet_s=settings.quiet / 1e6, partner_s=settings.partner_after / 1e6, reserve_s=settings.reserve_for
@@ -217,6 +218,10 @@ class Controller:
         return all(i.synced.is_set() for i in self.informers.values()) and all(
             i.synced.is_set() for i in self.workloads
         )
+
+    def _crowded(self) -> bool:
+        """Whether what people are told should wait."""
+        return self.batch.crowded and not self.ending
 
     def facts_age_s(self) -> float:
         """Age of what is known of nodes and pods, the older of the two.
@@ -386,4 +391,5 @@ async def serve(
         await stop.wait()
         if running.done():
             running.result()
+        controller.ending = True
         await controller.events.drain(2.0)

@@ -19,6 +19,7 @@ from admission.gangs.fairness import Fairness, Older, priority_of
 from admission.gangs.gang_request import GangView, complete, lost_partners, view_of
 from admission.gangs.gang_track import BatchSettings, Track
 from admission.gangs.identity import podgroup_name
+from admission.gangs.lot import Lot
 from admission.gangs.pod_group import group_names, is_ours
 from admission.gangs.rollout import TemplateOf
 from admission.gangs.sweep import Sweep
@@ -61,6 +62,7 @@ class BatchAdmission:
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep = Sweep(self._settings.sweep_s)
+        self._lot = Lot(self._settings.lot_s)
         self._ended_s = -_CALM_S  # when the last writes of a gang ended
 
     # --- told by the watches -------------------------------------------------------------------
@@ -187,11 +189,14 @@ class BatchAdmission:
         """Look at the first gangs that are due, one plan long. 0.0 if others may be due too, else seconds to the next
         one is."""
         now = monotonic_s()
+        if (wait_s := self._lot.wait_s(now)) > 0.0:
+            return wait_s
         if self._fairness.claims.settle(self._state.gangs(), now):
             self._state.room_freed()
         self._sweep.begin(self._state.growth, now)
         due = [key for key in self._lively if (track := self._tracks.get(key)) is not None and self._is_due(track, now)]
         if not due:
+            self._lot.close(now)
             self._sweep.end(now)
             self._lively = {key for key in self._lively if (t := self._tracks.get(key)) is not None and not t.at_rest}
             lively = [self._tracks[key] for key in self._lively]
@@ -344,6 +349,7 @@ class BatchAdmission:
 
         task = asyncio.create_task(guarded(), name=f"gang {key[0]}/{key[1]}")
         self._tasks.add(task)
+        self._lot.went(task)
         task.add_done_callback(self._tasks.discard)
 
     def _check_group(self, key: GangKey, track: Track, now: float) -> None:

@@ -1,0 +1,44 @@
+"""Gangs that come together go together: when the next lot of gangs may be planned. Pure: time comes as an argument.
+
+While the writes of one lot are under way, whoever becomes ready waits, and all of them are the next lot. A gang that
+comes alone never waits. In a stampede of gangs the API server gets their nominations together, then their releases,
+then their PodGroups, and Volcano finds many gangs in one session. That takes a quarter less of everybody's processors
+than the same writes one gang after the other (docs/decisions/0011).
+"""
+
+from __future__ import annotations
+
+
+class Lot:
+    """The gangs that were planned together and are being let go. All times are monotonic seconds."""
+
+    def __init__(self, limit_s: float) -> None:
+        self._limit_s = limit_s
+        self._going: set[object] = set()
+        self._closed_s: float | None = None
+
+    def went(self, gang: object) -> None:
+        """A gang's writes began."""
+        self._going.add(gang)
+
+    def done(self, gang: object) -> None:
+        """A gang's writes ended, whichever lot it was of."""
+        self._going.discard(gang)
+
+    def close(self, now_s: float) -> None:
+        """Nobody else is ready: whoever becomes it is of the next lot."""
+        if self._going and self._closed_s is None:
+            self._closed_s = now_s
+
+    def wait_s(self, now_s: float) -> float:
+        """Seconds until the next lot may begin at the latest, and 0.0 once it may: then it has begun.
+
+        Writes that hang are not waited for: after the limit they are of no lot any more.
+        """
+        if self._closed_s is None:
+            return 0.0
+        left_s = self._closed_s + self._limit_s - now_s
+        if self._going and left_s > 0.0:
+            return left_s
+        self._going, self._closed_s = set(), None
+        return 0.0

@@ -62,7 +62,7 @@ class BatchAdmission:
         self._wake = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep = Sweep(self._settings.sweep_s)
-        self._lot = Lot(self._settings.lot_s)
+        self._lot = Lot(self._settings.lot_s, self._settings.calm_s)
         self._ended_s = -_CALM_S  # when the last writes of a gang ended
 
     # --- told by the watches -------------------------------------------------------------------
@@ -85,6 +85,7 @@ class BatchAdmission:
             arrived = not pods.keys() <= track.known
             if arrived:
                 track.last_arrival_s = now
+                self._lot.came(now)
             if track.stands and pods.keys() != track.known:
                 self._free_those_behind(key)  # it may rank behind them now
             track.known, track.rank = set(pods), None
@@ -340,6 +341,7 @@ class BatchAdmission:
                 track.going, track.doubtful = set(), []
             finally:
                 track.working, self._ended_s = False, monotonic_s()
+                self._lot.done(task)
                 self._lively.add(key)
                 if done:
                     track.tries, track.dirty = 0, True

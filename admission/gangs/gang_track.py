@@ -63,7 +63,8 @@ class BatchSettings:
 
     quiet_s: float = 0.5
     sweep_s: float = 0.25  # held gangs are asked again at most this often, however fast room appears
-    lot_s: float = float(__import__("os").environ.get("LOT","1.0"))  # gangs that become ready while others are being let go wait for these at most so long
+    lot_s: float = 2.0  # gangs that become ready while others are being let go wait for these at most so long,
+    calm_s: float = 0.2  # and within that time until no pod came for so long (docs/decisions/0012)
     partner_s: float = 60.0  # one phase alone says so after this
     shown_s: float = 1.0  # how long a PodGroup waits for the watch to show its pods released
     other_watch_s: float = 0.2  # how far Volcano's watch may be behind ours on a busy machine

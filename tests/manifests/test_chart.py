@@ -254,7 +254,7 @@ def test_what_we_wrote_is_protected_from_everybody_but_us() -> None:
     policy = named("ValidatingAdmissionPolicy", "isochrone-own-annotations", installed())["spec"]
     assert policy["failurePolicy"] == "Ignore"
     (rule,) = policy["matchConstraints"]["resourceRules"]
-    assert (rule["operations"], rule["resources"]) == (["UPDATE"], ["pods", "pods/status"])
+    assert (rule["operations"], rule["resources"]) == (["UPDATE"], ["pods"])
     # Pods of others are let by before any expression is evaluated.
     assert policy["matchConstraints"]["objectSelector"]["matchExpressions"] == [{"key": PHASE, "operator": "Exists"}]
     exempt = policy["matchConditions"][0]["expression"]

@@ -1,0 +1,109 @@
+"""Gangs that come together go together, a gang alone goes at once, and writes that hang keep nobody for long."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from admission.demo.file_cluster import FileCluster
+from admission.gangs.lot import Lot
+from tests.admission.controllers import controlling, create, groups, writes
+from tests.admission.held_pods import held
+from tests.admission.pods import Raw
+from tests.topology.list_watch_server import until
+
+NODES = [{"name": "n1", "gpus": 8}]
+
+
+def test_nobody_waits_while_nobody_goes() -> None:
+    lot = Lot(1.0, 0.0)
+    lot.close(5.0)  # a look at gangs of which none could go
+    assert lot.wait_s(5.0) == 0.0
+
+
+def test_whoever_is_ready_before_a_lot_is_closed_belongs_to_it() -> None:
+    lot = Lot(1.0, 0.0)
+    lot.went("a")
+    assert lot.wait_s(5.0) == 0.0
+    lot.went("b")
+    lot.close(5.0)
+    assert lot.wait_s(5.25) == 0.75
+
+
+def test_the_next_lot_begins_when_the_last_gang_of_this_one_is_done() -> None:
+    lot = Lot(1.0, 0.0)
+    lot.went("a")
+    lot.went("b")
+    lot.close(5.0)
+    lot.done("a")
+    assert lot.wait_s(5.5) == 0.5
+    lot.done("b")
+    assert lot.wait_s(5.5) == 0.0
+    lot.went("c")
+    assert lot.wait_s(5.5) == 0.0, "open again"
+
+
+def test_a_lot_is_closed_once() -> None:
+    lot = Lot(1.0, 0.0)
+    lot.went("a")
+    lot.close(5.0)
+    lot.close(5.5)
+    assert lot.wait_s(5.5) == 0.5
+
+
+def test_after_the_limit_writes_under_way_are_of_no_lot() -> None:
+    lot = Lot(1.0, 0.0)
+    lot.went("stuck")
+    lot.close(5.0)
+    assert lot.wait_s(6.0) == 0.0
+    lot.close(6.0)
+    assert lot.wait_s(6.0) == 0.0, "the stuck one is not waited for a second time"
+    lot.went("next")
+    lot.close(6.0)
+    lot.done("stuck")
+    assert lot.wait_s(6.25) == 0.75
+    lot.done("next")
+    assert lot.wait_s(6.25) == 0.0
+
+
+def test_after_a_lot_pods_that_keep_coming_are_waited_for_within_the_limit() -> None:
+    lot = Lot(1.0, 0.25)
+    lot.came(4.0)
+    lot.went("a")
+    lot.close(4.0)
+    lot.came(4.25)
+    lot.done("a")
+    assert lot.wait_s(4.25) == 0.25
+    lot.came(4.375)
+    assert lot.wait_s(4.5) == 0.125
+    lot.came(4.875)
+    assert lot.wait_s(4.875) == 0.125, "the limit ends at 5.0"
+    assert lot.wait_s(5.0) == 0.0
+
+
+def test_pods_that_come_keep_a_gang_alone_waiting_for_nothing() -> None:
+    lot = Lot(1.0, 0.25)
+    lot.came(4.0)
+    assert lot.wait_s(4.0) == 0.0
+
+
+def pair(gang: str) -> list[Raw]:
+    return [held(f"p-{gang}", gang=gang), held(f"d-{gang}", gang=gang)]
+
+
+@pytest.mark.parametrize(("limit_s", "first"), [(60.0, "a"), (0.01, "b")])
+async def test_a_gang_that_comes_while_another_is_let_go_waits_for_it(
+    tmp_path: Path, limit_s: float, first: str
+) -> None:
+    async with FileCluster(NODES) as cluster, controlling(cluster, tmp_path) as controller:
+        controller.batch._lot = Lot(limit_s, 0.0)
+        cluster.fail_next("PATCH", "/pods/p-a/status$", 429)  # the server asks for a pause of a second
+        create(cluster, *pair("a"))
+        await until(lambda: ("nominate", "p-a") in writes(cluster))
+        create(cluster, *pair("b"))
+        await until(lambda: len(groups(cluster)) == 2)
+    made = [name for what, name in writes(cluster) if what == "group"]
+    assert made[0] == f"isochrone-{first}"
+    nominated = [name.removeprefix("p-") for what, name in writes(cluster) if what == "nominate" and name[0] == "p"]
+    assert nominated == (["a", "a", "b"] if first == "a" else ["a", "b", "a"])

@@ -28,6 +28,8 @@ REQUESTS_SHOWN: Final = 14
 BARE: Final = "a bare client that gates, nominates and releases reached"
 ANCHORS: Final = {100: f"{BARE} 0.63 (63 against 100 pods/s)", 1000: f"{BARE} 2.0 (103 against 52 pods/s)"}
 
+SAME_WRITES: Final = "the same writes in this run, by a client that knows every node beforehand"
+
 Runs = dict[Side, list[Run]]
 
 
@@ -43,7 +45,7 @@ def measure() -> Iterator[list[Figure]]:
 
 def _on(nodes: int, chosen: Sizes) -> list[Figure]:
     """Bulk loads on clusters of one size, and single gangs on the smallest."""
-    sides = [Side.PLAIN, Side.OURS, *([Side.FOREIGN] if nodes >= FOREIGN_FROM_NODES else [])]
+    sides = [Side.PLAIN, Side.OURS, Side.BARE, *([Side.FOREIGN] if nodes >= FOREIGN_FROM_NODES else [])]
     alone = math.ceil(chosen.singles / chosen.runs) if nodes == min(chosen.nodes) else 0
     runs: Runs = defaultdict(list)
     times: dict[Side, list[tuple[float, float | None]]] = defaultdict(list)
@@ -52,7 +54,7 @@ def _on(nodes: int, chosen: Sizes) -> list[Figure]:
         for side in sides if index % 2 == 0 else sides[::-1]:
             say(f"run {index + 1} of {chosen.runs}: {side}, {nodes} nodes")
             with bed(side, nodes) as mine:
-                if alone:
+                if alone and side is not Side.BARE:
                     times[side] += singles(mine, alone, len(times[side]))
                 runs[side].append(mine.bulk(gangs, BULK_LIMIT_S))
             say(f"  {_line(runs[side][-1])}")
@@ -61,6 +63,7 @@ def _on(nodes: int, chosen: Sizes) -> list[Figure]:
     if busiest > BUSY:
         say(f"others took up to {busiest:.0%} of the machine: measure again when it is quiet")
     figures = _ratio(f"isochrone {nodes} nodes", nodes, runs, Side.OURS, RATIO_GOALS.get(nodes), ANCHORS.get(nodes, ""))
+    figures += _ratio(f"bare {nodes} nodes", nodes, runs, Side.BARE, None, SAME_WRITES)
     if Side.FOREIGN in runs:
         figures += _ratio(
             f"foreign {nodes} nodes", nodes, runs, Side.FOREIGN, FOREIGN_GOAL, "1: nothing of ours is in the way"

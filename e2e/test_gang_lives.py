@@ -337,10 +337,10 @@ def test_a_rolling_update_that_may_lose_nobody(isochrone: Isochrone, cluster: Cl
     all_within(cluster, namespace)
 
 
-def patch_decode(cluster: Cluster, namespace: str, template: Object) -> None:
-    """Another pod template of the decode half."""
+def patch_template(cluster: Cluster, namespace: str, owner: str, template: Object) -> None:
+    """Another pod template; `owner` is `kind/name`."""
     change = json.dumps({"spec": {"template": template}})
-    cluster.kubectl("patch", "deployment", "chat-decode", "-n", namespace, "--type=strategic", "-p", change)
+    cluster.kubectl("patch", owner, "-n", namespace, "--type=strategic", "-p", change)
 
 
 def test_a_held_gang_whose_minimum_is_lowered(isochrone: Isochrone, cluster: Cluster, namespace: str) -> None:
@@ -352,7 +352,9 @@ def test_a_held_gang_whose_minimum_is_lowered(isochrone: Isochrone, cluster: Clu
     wait_event(cluster, namespace, live_pods(cluster, namespace)[0].name, "InsufficientGPU")
     cluster.kubectl("scale", "deployment", "chat-decode", "--replicas=2", "-n", namespace)
     cluster.wait_for(lambda: len(live_pods(cluster, namespace)) == 4, LIMIT_S, "four pods")
-    patch_decode(cluster, namespace, {"metadata": {"annotations": {"isochrone.dev/min-decode": "2"}}})
+    patch_template(
+        cluster, namespace, "deployment/chat-decode", {"metadata": {"annotations": {"isochrone.dev/min-decode": "2"}}}
+    )
     cluster.kubectl("rollout", "status", "deployment/chat-decode", "-n", namespace, "--timeout=60s")
     cluster.wait_for(lambda: len(bound_pods(cluster, namespace)) == 4, LIMIT_S, "two and two run")
     all_within(cluster, namespace, at_least=4)

@@ -1,7 +1,5 @@
 """Templates that are replaced while their gang is held, by owners that wait for the new pods to run."""
 
-import json
-
 import pytest
 
 from e2e.checks import all_within, bound_pods, events, live_pods, stays, wait_event
@@ -10,7 +8,7 @@ from e2e.stack.cluster import Cluster
 from e2e.stack.isochrone import Isochrone, install
 from e2e.stack.nodes import grid
 from e2e.stack.processes import LIMIT_S
-from e2e.test_gang_lives import LOOK_S, patch_decode, stateful
+from e2e.test_gang_lives import LOOK_S, patch_template, stateful
 from e2e.workloads import DECODE, PREFILL, phased, resources
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
@@ -44,8 +42,7 @@ def test_a_held_stateful_set_whose_minimum_is_lowered(
         cluster.kubectl("scale", "statefulset", "decode", "--replicas=2", "-n", namespace)
         cluster.wait_for(lambda: len(live_pods(cluster, namespace)) <= 3, LIMIT_S, "two decode pods at most")
         template = {"metadata": {"annotations": {"isochrone.dev/min-decode": "2"}}}
-        change = json.dumps({"spec": {"template": template}})
-        cluster.kubectl("patch", "statefulset", "decode", "-n", namespace, "--type=strategic", "-p", change)
+        patch_template(cluster, namespace, "statefulset/decode", template)
         if policy == "OrderedReady":
             stays(cluster, lambda: not bound_pods(cluster, namespace), LOOK_S, "the first pod is not replaced")
             cluster.kubectl("delete", "pod", "decode-0", "-n", namespace)
@@ -65,7 +62,12 @@ def test_an_older_template_that_has_no_room_is_ended_as_advised(
     cluster.wait_for(lambda: len(live_pods(cluster, namespace)) == 3, LIMIT_S, "three pods")
     sets = cluster.api("GET", f"/apis/apps/v1/namespaces/{namespace}/replicasets")["items"]
     (old,) = [each["metadata"]["name"] for each in sets if each["metadata"]["name"].startswith("chat-decode")]
-    patch_decode(cluster, namespace, {"spec": {"containers": [{"name": "engine", "resources": resources(2)}]}})
+    patch_template(
+        cluster,
+        namespace,
+        "deployment/chat-decode",
+        {"spec": {"containers": [{"name": "engine", "resources": resources(2)}]}},
+    )
 
     def advised() -> bool:
         texts = [e["message"] for p in live_pods(cluster, namespace) for e in events(cluster, namespace, p.name)]

@@ -31,7 +31,7 @@ from scheduler.answers import NEUTRAL, UNREAD, VERBS, Answer, ClusterView, Resul
 from scheduler.body_room import Body, Room, Rooms
 from scheduler.decision_log import DecisionLog
 from scheduler.metrics import ExtenderMetrics
-from scheduler.one_handler import server_of
+from scheduler.one_handler import arrived, server_of
 from scheduler.policy import Policy
 from scheduler.session import SessionLedger
 from scheduler.straight_read import FIRST_BYTES, WHOLE_BYTES, may_read_straight, read_at_once, read_straight
@@ -126,12 +126,11 @@ class Extender:
             log.info("refused: %s", answer.refusal)  # Volcano shows this to nobody but the reader of its own log
 
     def _arrived(self, request: web.BaseRequest, verb: str) -> bytes | None:
-        """The body if it is there already, as one of a few kilobytes is: then there is nothing to wait for."""
-        content = request.content
-        if verb in UNREAD or not content.is_eof() or content.exception() or request.content_length is None:
+        """The body if it is kept at all, its size was announced, and all of it is here."""
+        if verb in UNREAD or request.content_length is None:
             return None
-        body = content.read_nowait()
-        if len(body) > self.max_body_bytes:
+        body = arrived(request)
+        if body is not None and len(body) > self.max_body_bytes:
             raise self._too_large()
         return body
 

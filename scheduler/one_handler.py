@@ -26,6 +26,12 @@ def server_of(handle: Handler, **settings: Any) -> web.Server:
     return web.Server(answer, access_log=None, **settings)
 
 
+def arrived(request: web.BaseRequest) -> bytes | None:
+    """The body if all of it is here already, as one of a few kilobytes is: then there is nothing to wait for."""
+    content = request.content
+    return content.read_nowait() if content.is_eof() and content.exception() is None else None
+
+
 async def _tell_to_send(request: web.BaseRequest) -> None:
     """The caller keeps its body back until it hears that it is wanted (RFC 9110, section 10.1.1)."""
     if request.version != HttpVersion11:

@@ -6,6 +6,7 @@ Labels are for selecting; every other setting is an annotation on the pod templa
 
 from __future__ import annotations
 
+from collections.abc import Container
 from typing import Final
 
 PREFIX: Final = "isochrone.dev/"
@@ -81,3 +82,8 @@ MANAGED_BY: Final = "app.kubernetes.io/managed-by"
 MANAGER: Final = "isochrone"
 
 NVIDIA_GPU: Final = "nvidia.com/gpu"
+
+
+def labelled(given: Container[str] | None) -> bool:
+    """Whether our phase or gang label is among these, with whatever value."""
+    return given is not None and (PHASE in given or GANG in given)

@@ -25,7 +25,6 @@ from admission.templates.manifest_file import Document
 from admission.templates.operator_templates import reader_of
 from admission.templates.pod_templates import PodTemplate, anywhere, mapping, of_workload
 from admission.templates.role_groups import is_production_stack, production_stack, role_based_group
-from admission.webhook.nonsense import labelled
 from admission.webhook.tagging import Entry, Tagging, tag
 from topology import labels
 from topology.objects import Pod
@@ -133,8 +132,10 @@ def _entry(template: PodTemplate, rules: Rules, document: Document, known: Mappi
     elif looked.looks is Looks.NO:
         tagging = Tagging(namespace)
     else:
-        tagging = tag(pod, namespace, Entry.LABELLED if labelled(pod) else Entry.NAMESPACE, rules)
-    if tagging.phase and not labelled(pod) and not _wants_gpu(pod):
+        tagging = tag(
+            pod, namespace, Entry.LABELLED if labels.labelled(pod.metadata.labels) else Entry.NAMESPACE, rules
+        )
+    if tagging.phase and not labels.labelled(pod.metadata.labels) and not _wants_gpu(pod):
         looked = Looked(Looks.NO, _NO_GPU)
     group = existing_group(pod)
     warnings = [tagging.denied] if tagging.denied else []

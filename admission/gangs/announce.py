@@ -283,7 +283,7 @@ class Announcer:
             if key in views
             else views.setdefault(key, view_of(key, self._state.gang_pods(*key), self._template_of))
         )
-        pair = worst_pair(pod, view, self._state.table())
+        pair = worst_pair(pod, view, table)
         bound_us, mode = view.settings.reach_us, view.settings.mode
         told_us = known.plan.request.bound.us if known is not None else bound_us
         inside = None

@@ -32,10 +32,10 @@ from topology.objects import Pod, PodGroup
 
 log = logging.getLogger(__name__)
 
-_CALM_S: Final = 1.0
-"""One of Volcano's sessions without a gang that is let go."""
+_CROWDED_S: Final = 1.0
+"""So long after the last gang was let go others may follow: one of Volcano's sessions."""
 
-_LOT_S: Final = 0.002
+_LOOKS_S: Final = 0.002
 """A look at a gang that runs takes 0.1 ms, and at a start thousands are due: many share one turn of the loop."""
 
 
@@ -63,7 +63,7 @@ class BatchAdmission:
         self._tasks: set[asyncio.Task[None]] = set()
         self._sweep = Sweep(self._settings.sweep_s)
         self._lot = Lot(self._settings.lot_s, self._settings.calm_s)
-        self._ended_s = -_CALM_S  # when the last writes of a gang ended
+        self._ended_s = -_CROWDED_S  # when the last writes of a gang ended
 
     # --- told by the watches -------------------------------------------------------------------
 
@@ -144,7 +144,7 @@ class BatchAdmission:
     @property
     def crowded(self) -> bool:
         """Gangs are being let go, or were a moment ago and more may follow: what can wait should."""
-        return self.busy or monotonic_s() - self._ended_s < _CALM_S
+        return self.busy or monotonic_s() - self._ended_s < _CROWDED_S
 
     def held_gangs(self) -> int:
         """Gangs that have been asked for and have somebody without a place."""
@@ -209,7 +209,7 @@ class BatchAdmission:
             return max(0.001, min(times) - now) if times else None
         for key in sorted(due, key=self._rank):
             track = self._tracks.get(key)
-            # One moment for the whole lot: else the last in rank, looked at later, could be due before the first.
+            # One moment for all who are due: else the last in rank, looked at later, could be due before the first.
             if track is None or not self._is_due(track, now):
                 continue  # a look before it changed that
             stood = track.stands
@@ -221,7 +221,7 @@ class BatchAdmission:
                 self._later(track, now)
             if stood and not track.stands:
                 self._free_those_behind(key)
-            if monotonic_s() - now >= _LOT_S:
+            if monotonic_s() - now >= _LOOKS_S:
                 break
         self._sweep.spent(monotonic_s() - now)
         return 0.0

@@ -54,8 +54,7 @@ def looked_at(pod: Pod, namespace: str, known: Mapping[str, Mapping[str, str]]) 
     """As the API server would decide with the chart's own values; `known` as known_namespaces gives it."""
     if namespace in EXCLUDED:
         return Looked(Looks.NO, f"the webhook never looks into namespace {namespace}")
-    given = pod.metadata.labels or {}
-    if given.get(labels.ENABLED) == "false" or labels.PHASE in given or labels.GANG in given:
+    if pod.metadata.label(labels.ENABLED) == "false" or labels.labelled(pod.metadata.labels):
         return Looked(Looks.YES)  # the first is left alone by its own word, which is told elsewhere
     if namespace not in known:
         return Looked(Looks.IF_ENABLED, f"if namespace {namespace} has {ENABLED}")

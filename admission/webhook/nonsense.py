@@ -53,12 +53,6 @@ def nonsense(pod: Pod) -> tuple[BadInput, ...]:
     return (*wrong_labels(pod), *wrong, *above_role_size(pod))
 
 
-def labelled(pod: Pod) -> bool:
-    """Our phase or gang label is on it, so that the webhook is asked in whichever namespace it is."""
-    given = pod.metadata.labels or {}
-    return labels.PHASE in given or labels.GANG in given
-
-
 def wrong_labels(pod: Pod) -> Iterator[BadInput]:
     """Phase and gang: words outside their sets, and names that reach into another namespace."""
     given = pod.metadata.labels or {}

@@ -17,10 +17,11 @@ import msgspec
 from admission.recognition.key_places import on_described
 from admission.recognition.signals import BUILT_IN, Rules
 from admission.webhook.alike import Decided, decided
-from admission.webhook.nonsense import Owner, above_size, labelled, nonsense
+from admission.webhook.nonsense import Owner, above_size, nonsense
 from admission.webhook.tagging import Entry, sentence
 from admission.webhook.template_words import raw_templates, template_words
 from topology.bad_input import BadInput
+from topology.labels import labelled
 from topology.objects import Pod
 
 _API_VERSION: Final = "admission.k8s.io/v1"
@@ -160,7 +161,7 @@ def judged(request: Request, rules: Rules = BUILT_IN) -> Reply:
             owner = _OWNER.decode(request.object)
             pod, replicas = owner.template, 1 if owner.spec.replicas is None else owner.spec.replicas
             # Without a label of ours nobody looks at its pods but in an enabled namespace: said, not refused.
-            wrong = nonsense(pod) if labelled(pod) else ()
+            wrong = nonsense(pod) if labelled(pod.metadata.labels) else ()
             # Another owner may bring the rest, and none at all is a way to wait: said, not refused.
             told += map(sentence, above_size(pod, replicas) if replicas else ())
         if request.operation == "CREATE" or raw_templates(content) != raw_templates(_old(request)):

@@ -25,6 +25,7 @@ from admission.webhook import certificate_store, review
 from admission.webhook.review import Reply, Result
 from admission.webhook.serving_certificate import ServingCertificate
 from admission.webhook.tagging import Entry
+from scheduler.one_handler import arrived
 from topology import clock
 from topology.bad_input import BadInput
 from topology.kube.api import KubeApi
@@ -181,13 +182,14 @@ async def _body(request: web.BaseRequest) -> bytes:
         kind = f"Content-Type is {request.content_type[:80]!r}; use 'application/json'"
         raise web.HTTPUnsupportedMediaType(text=kind)
     if (request.content_length or 0) > MAX_BODY_BYTES:
-        raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, text=_too_large(f"{request.content_length} bytes"))
-    content = request.content
-    if content.is_eof() and content.exception() is None:
-        return content.read_nowait()  # all of it is there, as nearly always
+        raise _too_large(f"{request.content_length} bytes")
+    if (body := arrived(request)) is not None:  # as nearly always
+        if len(body) > MAX_BODY_BYTES:
+            raise _too_large("larger")
+        return body
     try:
         async with asyncio.timeout(_BODY_LIMIT_S):
-            return await _gathered(content)
+            return await _gathered(request.content)
     except TimeoutError:
         raise web.HTTPRequestTimeout(text=f"body did not arrive within {_BODY_LIMIT_S:g} s; send it at once") from None
 
@@ -197,12 +199,13 @@ async def _gathered(content: StreamReader) -> bytes:
     async for piece in content.iter_any():
         body += piece
         if len(body) > MAX_BODY_BYTES:
-            raise web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, text=_too_large("larger"))
+            raise _too_large("larger")
     return bytes(body)
 
 
-def _too_large(size: str) -> str:
-    return f"body is {size}; at most {MAX_BODY_BYTES} bytes are read"
+def _too_large(size: str) -> web.HTTPException:
+    text = f"body is {size}; at most {MAX_BODY_BYTES} bytes are read"
+    return web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, text=text)
 
 
 def _refused(status: int, sentence: str) -> web.Response:

@@ -102,11 +102,11 @@ def asks_by_label(pod: Pod) -> bool:
     Labels that the webhook wrote are not a person's: the signal says which. A pod that we held asks again when it is
     created anew from a copy, for the copy has lost the gate.
     """
-    given = pod.metadata.labels or {}
-    if labels.PHASE not in given and labels.GANG not in given:
+    meta = pod.metadata
+    if not labels.labelled(meta.labels):
         return False
-    signal, group = pod.metadata.annotation(labels.SIGNAL), pod.metadata.annotation(labels.GROUP_NAME)
-    return not signal or labels.PREFIX in signal or (bool(group) and group == podgroup_name(given.get(labels.GANG, "")))
+    signal, group = meta.annotation(labels.SIGNAL), meta.annotation(labels.GROUP_NAME)
+    return not signal or labels.PREFIX in signal or (bool(group) and group == podgroup_name(meta.label(labels.GANG)))
 
 
 def _out_of_scope(pod: Pod) -> bool:

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from admission.gangs.identity import podgroup_name
-from e2e.bench.bodies import POD_GROUPS, SIZE, Post
+from e2e.bench.bodies import POD_GROUPS, SIZE, Post, pod_group
 from e2e.stack.client import JSON, JSON_PATCH, MERGE_PATCH
 from topology.labels import GATE, HOSTNAME
 
@@ -60,7 +60,7 @@ class BareRelease:
         await asyncio.gather(*(self._send("PATCH", f"{pod.path}/{pod.name}", released, JSON_PATCH) for pod in pods))
         await asyncio.sleep(AFTER_RELEASE_S)
         namespace = pods[0].path.split("/")[-2]
-        await self._send("POST", POD_GROUPS.format(namespace=namespace), _body(_pod_group(gang)), JSON)
+        await self._send("POST", POD_GROUPS.format(namespace=namespace), _body(pod_group(podgroup_name(gang))), JSON)
 
 
 def _release(near: Sequence[str]) -> list[dict[str, Any]]:
@@ -77,15 +77,6 @@ def _release(near: Sequence[str]) -> list[dict[str, Any]]:
             for key, value in EXPLAINED.items()
         ),
     ]
-
-
-def _pod_group(gang: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "scheduling.volcano.sh/v1beta1",
-        "kind": "PodGroup",
-        "metadata": {"name": podgroup_name(gang)},
-        "spec": {"minMember": SIZE},
-    }
 
 
 def _body(item: Any) -> bytes:

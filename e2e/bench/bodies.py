@@ -36,17 +36,21 @@ def _post(path: str, namespace: str, item: dict[str, Any]) -> Post:
     return Post(path.format(namespace=namespace), item["metadata"]["name"], body, item["kind"] == "Pod")
 
 
-def plain_gang(namespace: str, name: str, gpus: int = 1) -> list[Post]:
-    """A gang as Volcano alone knows it: its PodGroup, then pods that name it."""
-    group = {
+def pod_group(name: str) -> dict[str, Any]:
+    """A PodGroup for a whole gang, as short as can be."""
+    return {
         "apiVersion": "scheduling.volcano.sh/v1beta1",
         "kind": "PodGroup",
         "metadata": {"name": name},
         "spec": {"minMember": SIZE},
     }
+
+
+def plain_gang(namespace: str, name: str, gpus: int = 1) -> list[Post]:
+    """A gang as Volcano alone knows it: its PodGroup, then pods that name it."""
     metadata = {"annotations": {GROUP_NAME: name}}
     pods = [_pod(f"{name}-{index}", gpus, metadata, schedulerName="volcano") for index in range(SIZE)]
-    return [_post(POD_GROUPS, namespace, group), *(_post(PODS, namespace, pod) for pod in pods)]
+    return [_post(POD_GROUPS, namespace, pod_group(name)), *(_post(PODS, namespace, pod) for pod in pods)]
 
 
 def our_gang(namespace: str, name: str, gpus: int = 1, reach: str = "1ms") -> list[Post]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import gzip
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -74,6 +75,12 @@ async def test_bad_requests_are_told_in_one_sentence(
     assert isinstance(text, str)
     assert text.startswith(sentence)
     assert text.count("\n") == 1
+
+
+async def test_a_body_that_grows_when_it_is_unpacked_is_limited_too(server: Running) -> None:
+    packed = gzip.compress(b" " * (MAX_BODY_BYTES + 1))
+    status, text = await server.post("/mutate/labelled", packed, Content_Encoding="gzip")
+    assert (status, text) == (413, f"body is larger; at most {MAX_BODY_BYTES} bytes are read\n")
 
 
 async def test_a_body_without_a_length_is_limited_too(server: Running) -> None:

@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from topology.labels import GANG, GATE, PHASE
+from topology.labels import GATE, labelled
 from topology.objects import Container, Metadata, Pod, PodSpec
 
 S = TypeVar("S")
@@ -46,8 +46,7 @@ class KeptPods:
 
     def __call__(self, pod: Pod) -> Pod:
         """The pod to keep: it answers every question of this service as the whole one would."""
-        labels = pod.metadata.labels
-        ours = (labels is not None and (PHASE in labels or GANG in labels)) or pod.has_gate(GATE)
+        ours = labelled(pod.metadata.labels) or pod.has_gate(GATE)
         metadata = self._ours(pod.metadata) if ours else self._others(pod.metadata)
         return Pod(metadata, self._spec(pod.spec, ours), pod.status)
 

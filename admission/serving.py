@@ -15,9 +15,9 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from admission.settings import HostPort
 from scheduler.one_handler import Handler, server_of
 from topology.bad_input import BadInput
+from topology.units import HostPort
 
 STOP_LIMIT_S: Final = 10.0
 HANDSHAKE_LIMIT_S: Final = 5.0

@@ -7,7 +7,6 @@ settings; the words of a refusal come from the type. It must never read anything
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import Annotated, Any, Final, TypeVar
 
 from pydantic import BeforeValidator, ValidationError
@@ -15,22 +14,12 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from topology import units
 from topology.bad_input import BadInput
+from topology.units import HostPort
 
 _ENV_PREFIX: Final = "ISOCHRONE_"
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
 _LOG_LEVELS: Final = ("debug", "info", "warning", "error")
 _FIELD: Final = "setting"  # replaced by the variable's name once it is known
-
-
-@dataclass(frozen=True, slots=True)
-class HostPort:
-    """Where a server listens. Port 0 lets the system choose."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def _host_port(value: object) -> HostPort:

@@ -1,4 +1,4 @@
-"""Quantities in and out: durations, sizes and Kubernetes quantities, and the only functions that print them.
+"""Quantities and addresses in and out, and the only functions that print quantities.
 
 Durations are microseconds (`_us`), sizes are bytes, Kubernetes quantities are integers in the unit the caller
 names (thousandths for cpu, whole units for everything else).
@@ -7,6 +7,7 @@ names (thousandths for cpu, whole units for everything else).
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from functools import lru_cache
 
@@ -87,6 +88,17 @@ def _whole(text: str, milli: bool) -> int | None:
         value *= 1000
     whole = int(value.to_integral_value(rounding="ROUND_CEILING"))
     return whole if 0 <= whole <= _INT64_MAX else None
+
+
+@dataclass(frozen=True, slots=True)
+class HostPort:
+    """Where a server listens. Port 0 lets the system choose."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def parse_host_port(text: str, field: str, example_port: int) -> tuple[str, int]:

@@ -29,13 +29,13 @@ from admission.controller.agent_identity import (
     review_of,
 )
 from admission.controller.asking_rate import AskingRate
-from admission.settings import HostPort
 from topology.bad_input import BadInput
 from topology.clock import monotonic_s, utc_now
 from topology.facts import enrolment_pb2 as wire
 from topology.facts.hub import Parts, server_credentials
 from topology.kube.errors import ApiError, ApiFailure
 from topology.objects import Pod
+from topology.units import HostPort
 
 log = logging.getLogger(__name__)
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 
 from admission.controller.probe_orders import ProbeOrders
 from admission.serving import background
-from admission.settings import ControllerSettings, HostPort
+from admission.settings import ControllerSettings
 from topology.bad_input import BadInput
 from topology.kube.api import KubeApi
+from topology.units import HostPort
 
 if TYPE_CHECKING:
     from admission.controller.hub_certificate import HubCertificate

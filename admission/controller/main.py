@@ -36,7 +36,7 @@ from admission.gangs.renew import Renewal
 from admission.gangs.retire import Retirement
 from admission.gangs.turn import Turn
 from admission.serving import background, health_app, listening, stopped_by_signals
-from admission.settings import ControllerSettings, HostPort
+from admission.settings import ControllerSettings
 from scheduler.decision_log import DecisionLog
 from scheduler.extender import Extender
 from scheduler.extender import listening as extender_listening
@@ -54,6 +54,7 @@ from topology.kube.informer import Change, HasMetadata, Informer, InformerSettin
 from topology.kube.kept_pods import KeptPods
 from topology.objects import HyperNode, Node, Pod, PodGroup, Queue, Workload
 from topology.snapshot import NodeTable, Snapshot
+from topology.units import HostPort
 
 log = logging.getLogger(__name__)
 

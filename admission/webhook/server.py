@@ -20,7 +20,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from admission.certificates.authority import service_names
 from admission.recognition.rule_watch import RulesInUse
 from admission.serving import background, health_app, listening, stopped_by_signals
-from admission.settings import HostPort, WebhookSettings
+from admission.settings import WebhookSettings
 from admission.webhook import certificate_store, review
 from admission.webhook.review import Reply, Result
 from admission.webhook.serving_certificate import ServingCertificate
@@ -29,6 +29,7 @@ from scheduler.one_handler import arrived
 from topology import clock
 from topology.bad_input import BadInput
 from topology.kube.api import KubeApi
+from topology.units import HostPort
 
 log = logging.getLogger(__name__)
 

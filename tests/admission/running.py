@@ -16,10 +16,11 @@ import aiohttp
 import msgspec
 
 from admission.certificates.authority import Bundle, issue
-from admission.settings import HostPort, WebhookSettings
+from admission.settings import WebhookSettings
 from admission.webhook.server import Listening, serve
 from tests.topology.list_watch_server import LIMIT_S
 from topology import clock
+from topology.units import HostPort
 
 NAME = "isochrone-webhook.isochrone-system.svc"
 LOOPBACK = HostPort("127.0.0.1", 0)

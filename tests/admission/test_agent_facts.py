@@ -16,7 +16,6 @@ from typer.testing import CliRunner, Result
 
 from admission.cli import app as cli
 from admission.demo.file_cluster import FileCluster
-from admission.settings import HostPort
 from tests.admission.test_controller_main import NODES, process
 from tests.topology.list_watch_server import status, until, write_kubeconfig
 from tests.topology.node_facts import GPU0, GPU1, state, two_gpus
@@ -26,6 +25,7 @@ from topology.bad_input import BadInput
 from topology.facts import report as f
 from topology.facts.age import AgeLimits, FactPart, part_ages
 from topology.facts.node_json import read, written
+from topology.units import HostPort
 
 PROXY = "/api/v1/namespaces/isochrone-system/services/http:isochrone-controller:metrics/proxy"
 

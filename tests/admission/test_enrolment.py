@@ -24,7 +24,6 @@ from admission.controller.asking_rate import AskingRate
 from admission.controller.enrolment import MAX_REQUEST, REVIEWS, Enrolment, listening
 from admission.controller.hub_certificate import HubCertificate
 from admission.serving import background
-from admission.settings import HostPort
 from tests.admission.fake_api import FakeApi
 from tests.topology.list_watch_server import until
 from tests.topology.node_facts import two_gpus
@@ -36,6 +35,7 @@ from topology.facts import enrolment_pb2 as wire
 from topology.facts import hub as hub_side
 from topology.facts.hub_state import HubState
 from topology.kube.errors import ApiUnreachable
+from topology.units import HostPort
 
 NAMESPACE, ACCOUNT, HUB_NAME = "isochrone-system", "isochrone-agent", "isochrone-controller.isochrone-system.svc"
 CONFIG_MAP = f"/api/v1/namespaces/{NAMESPACE}/configmaps/ca"

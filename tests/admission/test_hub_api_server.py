@@ -19,7 +19,7 @@ import yaml
 from admission.controller.enrolment import Enrolment, listening
 from admission.controller.hub_certificate import HubCertificate
 from admission.serving import background
-from admission.settings import ControllerSettings, HostPort
+from admission.settings import ControllerSettings
 from e2e.stack.build import build
 from e2e.stack.control_plane import ControlPlane
 from e2e.stack.isochrone import CONTROLLER, NAMESPACE, ORDER, render
@@ -37,6 +37,7 @@ from topology.labels import CLIQUE, IN_LEAF, IN_SPINE
 from topology.objects import Node
 from topology.reach.hardware_links import SeenLinks
 from topology.reach.sources import Sources
+from topology.units import HostPort
 
 pytestmark = pytest.mark.e2e
 

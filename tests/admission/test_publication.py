@@ -10,7 +10,7 @@ import pytest
 
 from admission.controller import publishing
 from admission.serving import background
-from admission.settings import ControllerSettings, HostPort
+from admission.settings import ControllerSettings
 from tests.scheduler.clusters import node
 from tests.topology.list_watch_server import until
 from topology.cluster_state import ClusterState
@@ -22,6 +22,7 @@ from topology.kube.errors import ApiError
 from topology.labels import ACCELERATOR, NVLINK_CLIQUE
 from topology.objects import Node
 from topology.reach.sources import NO_SOURCES, Sources
+from topology.units import HostPort
 
 
 class _Recorder:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from admission.settings import ControllerSettings, HostPort, IsochroneSettings, SizeBytes, WebhookSettings, load
+from admission.settings import ControllerSettings, IsochroneSettings, SizeBytes, WebhookSettings, load
 from topology.bad_input import BadInput
+from topology.units import HostPort
 
 
 def test_defaults() -> None:

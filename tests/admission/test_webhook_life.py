@@ -24,7 +24,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from admission.settings import HostPort, WebhookSettings, load
+from admission.settings import WebhookSettings, load
 from admission.webhook.server import Listening, serve
 from tests.admission.fake_api import HOOKS, SECRET, FakeApi
 from tests.admission.pods import raw_pod
@@ -33,6 +33,7 @@ from tests.topology.list_watch_server import LIMIT_S, until
 from topology import clock
 from topology.bad_input import BadInput
 from topology.kube.errors import ApiError
+from topology.units import HostPort
 
 
 async def test_an_address_in_use_is_one_sentence(tmp_path: Path) -> None:

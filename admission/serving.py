@@ -1,6 +1,6 @@
-"""EDGE: how a process of ours serves: listeners with limits, probes and metrics, a clean stop on a signal.
+"""EDGE: what every process of ours has beside its work: probes and metrics, tasks that end with it, a stop on a signal.
 
-Decides when a server is up and how long it may take to go down. It must never know what is served.
+Decides what probes say and how long a task may take to end. It must never know what is served.
 """
 
 from __future__ import annotations
@@ -8,20 +8,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from typing import Final
 
 from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
-from scheduler.one_handler import Handler, server_of
-from topology.bad_input import BadInput
-from topology.units import HostPort
-
-STOP_LIMIT_S: Final = 10.0
-HANDSHAKE_LIMIT_S: Final = 5.0
-KEEP_ALIVE_S: Final = 120.0  # above the API server's own 90 s, so that it is the one that closes
+from topology.http_server import STOP_LIMIT_S
 
 Checks = Callable[[], Mapping[str, str]]
 """Name of a readiness check to why it fails, empty while it holds."""
@@ -49,41 +41,6 @@ def health_app(registry: CollectorRegistry, checks: Checks, notes: Callable[[], 
     app.router.add_get("/readyz", readyz)
     app.router.add_get("/metrics", metrics)
     return app
-
-
-@contextlib.asynccontextmanager
-async def listening(
-    what: web.Application | Handler, where: HostPort, setting: str, tls: ssl.SSLContext | None = None
-) -> AsyncIterator[HostPort]:
-    """Serves an application, or one handler for all requests, while the context lasts; yields the address with the
-    port that the system chose.
-
-    Raises BadInput naming `ISOCHRONE_<setting>` for an address that cannot be used.
-    """
-    runner: web.AppRunner | web.ServerRunner
-    if isinstance(what, web.Application):
-        runner = web.AppRunner(what, access_log=None, keepalive_timeout=KEEP_ALIVE_S, shutdown_timeout=STOP_LIMIT_S)
-    else:
-        runner = web.ServerRunner(server_of(what, keepalive_timeout=KEEP_ALIVE_S), shutdown_timeout=STOP_LIMIT_S)
-    await runner.setup()
-    try:
-        loop, serve = asyncio.get_running_loop(), runner.server
-        assert serve is not None, "set up above"
-        # Not a TCPSite: it leaves half a handshake a minute, and 3,000 of them cost a webhook 700 MB.
-        limit_s = HANDSHAKE_LIMIT_S if tls is not None else None
-        try:
-            listener = await loop.create_server(
-                serve, where.host, where.port, ssl=tls, backlog=128, ssl_handshake_timeout=limit_s
-            )
-        except OSError as error:
-            raise BadInput(f"ISOCHRONE_{setting}", str(where), f"it cannot be used: {error.strerror}") from None
-        try:
-            host, port, *_ = listener.sockets[0].getsockname()
-            yield HostPort(str(host), int(port))
-        finally:
-            listener.close()
-    finally:
-        await runner.cleanup()
 
 
 @contextlib.asynccontextmanager

@@ -19,7 +19,6 @@ from functools import lru_cache
 from typing import Final, Protocol
 
 from scheduler import volcano_wire as wire
-from scheduler.body_room import Body
 from scheduler.decide import decide
 from scheduler.decision import Decision
 from scheduler.policy import Policy
@@ -69,7 +68,7 @@ class Answer:
     refusal: str = ""
 
 
-def prioritize(body: Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+def prioritize(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
     """Scores for all nodes asked, those beyond the bound too: they rank below every node within."""
     return score(wire.decode_prioritize(body), view, ledger, policy)
 
@@ -94,7 +93,7 @@ def score(call: wire.Prioritize, view: ClusterView, ledger: SessionLedger, polic
     return Answer(wire.scores(ranking.scores), Result.SCORED, decision=ranking.decision)
 
 
-def allocate(body: Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+def allocate(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
     """Remembers the place for the rest of the session, or refuses it when a partner's place is out of reach."""
     tried = _tried(wire.decode_event(body))
     if tried is None:
@@ -109,7 +108,7 @@ def allocate(body: Body, view: ClusterView, ledger: SessionLedger, policy: Polic
     return Answer(_NO_OBJECTION, Result.ACCEPTED if table is not None else Result.COLD)
 
 
-def deallocate(body: Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+def deallocate(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
     """Forgets the place, or remembers that the pod is being evicted from it."""
     tried = _tried(wire.decode_event(body))
     if tried is None:
@@ -118,23 +117,23 @@ def deallocate(body: Body, view: ClusterView, ledger: SessionLedger, policy: Pol
     return Answer(_NO_OBJECTION, Result.TAKEN_BACK)
 
 
-def close_session(body: Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+def close_session(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
     """The session is over, and with it everything that was only tried."""
     wire.check_object(body)
     ledger.close()
     return Answer(wire.NOTHING, Result.NEUTRAL)
 
 
-def open_session(body: Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+def open_session(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
     """The whole cluster, every second: taken without a look, so that a configuration with this verb still works."""
     return Answer(wire.NOTHING, Result.NEUTRAL)
 
 
-Verb = Callable[[Body, ClusterView, SessionLedger, Policy], Answer]
+Verb = Callable[[wire.Body, ClusterView, SessionLedger, Policy], Answer]
 
 
 def _without_opinion(neutral: bytes) -> Verb:
-    def answer(body: Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+    def answer(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
         wire.check_object(body)
         return Answer(neutral, Result.NEUTRAL)
 

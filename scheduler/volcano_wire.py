@@ -18,13 +18,12 @@ from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 import msgspec
-import numpy as np
 
-from scheduler.body_room import Body
 from topology.bad_input import BadInput
 from topology.objects import Pod
 
 T = TypeVar("T")
+Body = bytes | bytearray
 
 ALLOCATED: Final = 2
 """A place was taken on idle resources (the status in an allocateFunc call)."""
@@ -114,7 +113,7 @@ def decode_prioritize(body: Body) -> Prioritize:
 
 def decode_event(body: Body) -> Task:
     """The task of an allocateFunc or deallocateFunc call. Raises BadInput for a body that is none."""
-    if _is_ascii(body):
+    if body.isascii():
         with suppress(msgspec.DecodeError, RecursionError):  # read part by part below, and told what is wrong
             return _PLAIN_EVENT.decode(body).task
     return _task(_decoded(_EVENT, body).task)
@@ -137,18 +136,12 @@ def _decoded(decoder: msgspec.json.Decoder[T], body: Body) -> T:
 
 def _check_utf8(body: Body) -> None:
     """msgspec looks only at the strings it keeps. Chunk by chunk: a decoded copy would double the memory."""
-    if _is_ascii(body):
+    if body.isascii():
         return
     decoder = codecs.getincrementaldecoder("utf-8")()
     view = memoryview(body)
     for start in range(0, len(view), _CHUNK):
         decoder.decode(view[start : start + _CHUNK], final=start + _CHUNK >= len(view))
-
-
-def _is_ascii(body: Body) -> bool:
-    if isinstance(body, memoryview):
-        return len(body) == 0 or int(np.frombuffer(body, dtype=np.uint8).max()) < 0x80
-    return body.isascii()
 
 
 def _task(raw: msgspec.Raw) -> Task:

@@ -35,11 +35,10 @@ from admission.gangs.pod_group_form import OPENAPI_PATH, OPTIONAL, optional_fiel
 from admission.gangs.renew import Renewal
 from admission.gangs.retire import Retirement
 from admission.gangs.turn import Turn
-from admission.serving import background, health_app, listening, stopped_by_signals
+from admission.serving import background, health_app, stopped_by_signals
 from admission.settings import ControllerSettings
 from scheduler.decision_log import DecisionLog
 from scheduler.extender import Extender
-from scheduler.extender import listening as extender_listening
 from scheduler.metrics import ExtenderMetrics
 from scheduler.policy import Policy
 from topology.clock import monotonic_s, wall_time_s
@@ -47,6 +46,7 @@ from topology.cluster_state import ClusterState
 from topology.facts.age import AgeLimits
 from topology.facts.hub_state import HubState
 from topology.facts.report import NodeFacts
+from topology.http_server import listening
 from topology.kube.api import KubeApi
 from topology.kube.errors import ApiFailure
 from topology.kube.events import EventSettings, EventSink
@@ -377,8 +377,7 @@ async def serve(
             policy=controller.policy,
             metrics=ExtenderMetrics(controller.metrics.registry),
         )
-        where = settings.extender_listen
-        asked = HostPort(*await stack.enter_async_context(extender_listening(extender, where.host, where.port)))
+        asked = await stack.enter_async_context(listening(extender.app(), settings.extender_listen, "EXTENDER_LISTEN"))
         log.info("answering Volcano on %s, probes and metrics on %s", asked, probed)
         hub = enrolment = None
         if settings.hub_listen is not None:

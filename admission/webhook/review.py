@@ -115,7 +115,7 @@ _OBJECT: Final[msgspec.json.Decoder[dict[str, Any]]] = msgspec.json.Decoder(dict
 _ENCODER = msgspec.json.Encoder()
 
 
-def decode(body: bytes) -> Request:
+def decode(body: bytes | bytearray) -> Request:
     """The request of a review. Raises BadInput, naming what is wrong, for anything that is no AdmissionReview v1."""
     try:
         body.decode()  # the decoder below skips what it does not need, bad bytes included

@@ -14,20 +14,20 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Final
 
-from aiohttp import StreamReader, web
+from aiohttp import web
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from admission.certificates.authority import service_names
 from admission.recognition.rule_watch import RulesInUse
-from admission.serving import background, health_app, listening, stopped_by_signals
+from admission.serving import background, health_app, stopped_by_signals
 from admission.settings import WebhookSettings
 from admission.webhook import certificate_store, review
 from admission.webhook.review import Reply, Result
 from admission.webhook.serving_certificate import ServingCertificate
 from admission.webhook.tagging import Entry
-from scheduler.one_handler import arrived
 from topology import clock
 from topology.bad_input import BadInput
+from topology.http_server import listening, whole_body
 from topology.kube.api import KubeApi
 from topology.units import HostPort
 
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES: Final = 3 * 2**20  # the API server takes objects of at most 1.5 MiB
 _BODY_LIMIT_S: Final = 5.0
+_TOO_LARGE: Final = f"body is {{size}}; at most {MAX_BODY_BYTES} bytes are read"
 _VALIDATE: Final = "/validate"
 _VALIDATING: Final = "validate"
 _ENTRIES: Final = (*map(str, Entry), _VALIDATING)
@@ -84,8 +85,13 @@ class Webhook:
         self._paths = {f"/mutate/{entry}": (str(entry), self._tagging(entry)) for entry in Entry}
         self._paths[_VALIDATE] = (_VALIDATING, self._judging)
 
-    async def admission(self, request: web.BaseRequest) -> web.Response:
-        """The API server's side: any request at all."""
+    def admission(self) -> web.Application:
+        """The API server's side: every path and method, since what is no review is answered with a sentence too."""
+        app = web.Application(client_max_size=MAX_BODY_BYTES)
+        app.router.add_route("*", "/{path:.*}", self._review)
+        return app
+
+    async def _review(self, request: web.Request) -> web.Response:
         asked = self._paths.get(request.path)
         if asked is None:
             return _refused(404, f"path is {request.path[:80]!r}; use POST to one of {_PATHS}")
@@ -155,7 +161,7 @@ async def serve(
         if not await _first(loaded, stop):
             return
         tls = webhook.serving.context
-        bound = await stack.enter_async_context(listening(webhook.admission, settings.listen, "LISTEN", tls))
+        bound = await stack.enter_async_context(listening(webhook.admission(), settings.listen, "LISTEN", tls))
         log.info("answering reviews on %s", bound)
         if ready:
             ready(Listening(bound, health))
@@ -166,7 +172,7 @@ async def serve(
         await asyncio.sleep(settings.drain / 1e6)
 
 
-def _decided(body: bytes, decide: Callable[[review.Request], Reply]) -> Reply:
+def _decided(body: bytearray, decide: Callable[[review.Request], Reply]) -> Reply:
     request = review.decode(body)
     try:
         return decide(request)
@@ -176,37 +182,13 @@ def _decided(body: bytes, decide: Callable[[review.Request], Reply]) -> Reply:
         return review.untouched(request.uid, warning, Result.FAILED)
 
 
-async def _body(request: web.BaseRequest) -> bytes:
+async def _body(request: web.Request) -> bytearray:
     if request.method != "POST":
         raise web.HTTPMethodNotAllowed(request.method, ["POST"], text=f"method is {request.method!r}; use 'POST'")
     if request.content_type != "application/json":
         kind = f"Content-Type is {request.content_type[:80]!r}; use 'application/json'"
         raise web.HTTPUnsupportedMediaType(text=kind)
-    if (request.content_length or 0) > MAX_BODY_BYTES:
-        raise _too_large(f"{request.content_length} bytes")
-    if (body := arrived(request)) is not None:  # as nearly always
-        if len(body) > MAX_BODY_BYTES:
-            raise _too_large("larger")
-        return body
-    try:
-        async with asyncio.timeout(_BODY_LIMIT_S):
-            return await _gathered(request.content)
-    except TimeoutError:
-        raise web.HTTPRequestTimeout(text=f"body did not arrive within {_BODY_LIMIT_S:g} s; send it at once") from None
-
-
-async def _gathered(content: StreamReader) -> bytes:
-    body = bytearray()
-    async for piece in content.iter_any():
-        body += piece
-        if len(body) > MAX_BODY_BYTES:
-            raise _too_large("larger")
-    return bytes(body)
-
-
-def _too_large(size: str) -> web.HTTPException:
-    text = f"body is {size}; at most {MAX_BODY_BYTES} bytes are read"
-    return web.HTTPRequestEntityTooLarge(MAX_BODY_BYTES, text=text)
+    return await whole_body(request, _BODY_LIMIT_S, _TOO_LARGE)
 
 
 def _refused(status: int, sentence: str) -> web.Response:

@@ -1,4 +1,4 @@
-"""`wire`: what receiving and decoding a scoring call costs, against receiving the same bytes and doing nothing.
+"""`wire`: what receiving and decoding a scoring call costs, in time and memory, against only receiving the same bytes.
 
 Two servers, each a process of its own with one connection, are asked in turn: one reads the body and drops it, the
 other is the extender. Bodies are as Volcano sends them: whole nodes with eight pods each, 26 KB a node. CALLS shortens
@@ -31,8 +31,8 @@ NODES: Final = (64, 500, 1000)
 NODE_BYTES: Final = 26_000
 CALLS: Final = 64_000
 """Nodes sent to each server per size: 1,000 calls of 64 nodes, 64 of 1,000."""
-TIME_GOAL: Final = Goal("<=", 1.5)
-MEMORY_GOAL: Final = Goal("<=", 2)
+TIME_GOAL: Final = Goal("<=", 2)
+MEMORY_GOAL: Final = Goal("<=", 1.5)
 CROWDED_PODS: Final = 30
 CROWDED_CALLS: Final = 200
 CROWDED_GOAL: Final = Goal("<=", 1000)
@@ -142,19 +142,19 @@ def _server(kind: str) -> Iterator[_Asked]:
 
 def _ratios(nodes: int, body: bytes, rounds: int) -> list[Figure]:
     with _server(BARE) as bare, _server(OURS) as ours:
-        before = ours.memory_bytes("VmRSS")
+        before = bare.memory_bytes("VmRSS"), ours.memory_bytes("VmRSS")
         for _ in range(rounds):
             bare.ask(body)
             ours.ask(body)
-        taken = ours.memory_bytes("VmHWM") - before
+        least, taken = bare.memory_bytes("VmHWM") - before[0], ours.memory_bytes("VmHWM") - before[1]
     base, mine = 1e3 * median(bare.times_s), 1e3 * median(ours.times_s)
     source = (
         f"medians of {rounds} calls to each in turn: {mine:.2f} against {base:.2f} ms, body {len(body) / 1e6:.2f} MB"
     )
-    memory = f"highest resident memory of the extender's process over that before, {taken / 1e6:.2f} MB"
+    memory = f"highest resident memory over that before, {taken / 1e6:.2f} against {least / 1e6:.2f} MB"
     return [
         Figure(f"{nodes} nodes time ratio", mine / base, "of bare", TIME_GOAL, "aiohttp reading the body", source),
-        Figure(f"{nodes} nodes memory ratio", taken / len(body), "of body", MEMORY_GOAL, "", memory),
+        Figure(f"{nodes} nodes memory ratio", taken / least, "of bare", MEMORY_GOAL, "", memory),
     ]
 
 

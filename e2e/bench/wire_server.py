@@ -15,8 +15,10 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from scheduler.decision_log import DecisionLog
-from scheduler.extender import MAX_BODY_BYTES, Extender, listening
+from scheduler.extender import MAX_BODY_BYTES, Extender
 from scheduler.metrics import ExtenderMetrics
+from topology.http_server import listening
+from topology.units import HostPort
 
 BARE: Final = "bare"
 OURS: Final = "ours"
@@ -56,8 +58,8 @@ async def _bare() -> AsyncIterator[int]:
 @contextlib.asynccontextmanager
 async def _ours() -> AsyncIterator[int]:
     extender = Extender(_Nothing(), DecisionLog(), metrics=ExtenderMetrics(CollectorRegistry()))
-    async with listening(extender, "127.0.0.1", 0) as (_, port):
-        yield port
+    async with listening(extender.app(), HostPort("127.0.0.1", 0), "EXTENDER_LISTEN") as where:
+        yield where.port
 
 
 async def serve(kind: str) -> None:

@@ -22,7 +22,9 @@ from tests.topology.list_watch_server import LIMIT_S
 
 @pytest.fixture
 async def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Running]:
-    monkeypatch.setattr("admission.serving.HANDSHAKE_LIMIT_S", LIMIT_S)  # both ends are this process, which may be slow
+    monkeypatch.setattr(
+        "topology.http_server.HANDSHAKE_LIMIT_S", LIMIT_S
+    )  # both ends are this process, which may be slow
     bundle = fresh()
     write(bundle, tmp_path)
     settings = load(WebhookSettings, listen=LOOPBACK, health_listen=LOOPBACK, cert_dir=str(tmp_path), drain="1ms")

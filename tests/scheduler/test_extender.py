@@ -32,8 +32,10 @@ from tests.scheduler.volcano import (
 )
 from tests.topology.list_watch_server import LIMIT_S
 from topology.bad_input import BadInput
+from topology.http_server import listening
 from topology.labels import REACH_MODE
 from topology.objects import Pod
+from topology.units import HostPort
 
 NODES = [node_json("n1"), node_json("n2"), node_json("f1", zone="z2", leaf="l9")]
 DECODE = pod_json("d-0", "decode")
@@ -241,7 +243,7 @@ async def test_an_address_in_use_is_named(server: Running) -> None:
     port = urlsplit(server.url).port or 0
     another = extender.Extender(Cluster(NODES), DecisionLog(), metrics=ExtenderMetrics(CollectorRegistry()))
     with pytest.raises(BadInput, match="ISOCHRONE_EXTENDER_LISTEN"):
-        async with extender.listening(another, "127.0.0.1", port):
+        async with listening(another.app(), HostPort("127.0.0.1", port), "EXTENDER_LISTEN"):
             pass
 
 

@@ -19,12 +19,14 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from scheduler.decision_log import DecisionLog
-from scheduler.extender import MAX_BODY_BYTES, Extender, listening
+from scheduler.extender import MAX_BODY_BYTES, Extender
 from scheduler.metrics import ExtenderMetrics
 from topology import labels
+from topology.http_server import listening
 from topology.objects import Node, Pod
 from topology.resources import pod_request
 from topology.snapshot import NodeTable, Snapshot, snapshot_of
+from topology.units import HostPort
 
 NO_LABELS: Mapping[str, str] = {}
 
@@ -200,8 +202,11 @@ class Running:
 async def running(view: Any, *, max_body_bytes: int = MAX_BODY_BYTES) -> AsyncGenerator[Running, None]:
     registry, decisions = CollectorRegistry(), DecisionLog()
     extender = Extender(view, decisions, metrics=ExtenderMetrics(registry), max_body_bytes=max_body_bytes)
-    async with listening(extender, "127.0.0.1", 0) as (host, port), aiohttp.ClientSession() as client:
-        yield Running(f"http://{host}:{port}", client, registry, decisions)
+    async with (
+        listening(extender.app(), HostPort("127.0.0.1", 0), "EXTENDER_LISTEN") as where,
+        aiohttp.ClientSession() as client,
+    ):
+        yield Running(f"http://{where}", client, registry, decisions)
     await asyncio.sleep(0)
 
 

@@ -18,10 +18,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+import jsonpatch
+
 from admission.demo import pod_changes
 from admission.demo.cluster_kinds import KINDS, Kind, Object, Refused, Selection
-from admission.webhook import json_patch
-from topology.bad_input import BadInput
 
 _SUFFIX_LETTERS: Final = "bcdfghjklmnpqrstvwxz2456789"  # what Kubernetes makes the end of a generateName from
 _SUFFIX_CHARS: Final = 5
@@ -120,8 +120,8 @@ class ObjectStore:
 
         def change(old: Object) -> Object:
             try:
-                changed: Object = json_patch.apply(old, patch)
-            except BadInput as error:
+                changed: Object = jsonpatch.apply_patch(old, patch)
+            except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
                 raise Refused(422, "Invalid", f"the server rejected our request: {error}") from None
             return changed
 

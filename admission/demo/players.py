@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 import aiohttp
+import jsonpatch
 import msgspec
 
 from admission.demo import volcano_shapes
 from admission.demo.file_cluster import FileCluster
-from admission.webhook import json_patch
 from topology.clock import monotonic_s
 from topology.labels import GROUP_NAME, VOLCANO_SCHEDULER
 from topology.objects import Node, Pod
@@ -76,7 +76,7 @@ class ApiServer:
             raise PlayError(f"the webhook refused {pod['metadata']['generateName']}: {response.get('status')}")
         if response.get("patchType") != "JSONPatch":
             raise PlayError(f"the webhook left {pod['metadata']['generateName']} as it was: {response}")
-        patched = json_patch.apply(pod, base64.b64decode(response["patch"]))
+        patched = jsonpatch.apply_patch(pod, base64.b64decode(response["patch"]))
         patched.pop("status", None)
         return self._cluster.create_pod(patched)
 

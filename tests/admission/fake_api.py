@@ -7,10 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import jsonpatch
 import msgspec
 
-from admission.webhook import json_patch
-from topology.bad_input import BadInput
 from topology.kube.errors import ApiError
 
 SECRET = "/api/v1/namespaces/isochrone-system/secrets/cert"
@@ -48,8 +47,8 @@ class FakeApi:
     async def patch_json(self, path: str, ops: Sequence[Mapping[str, Any]]) -> bytes:
         await asyncio.sleep(0)
         try:
-            obj = json_patch.apply(self.objects[path], msgspec.json.encode(ops))
-        except BadInput as error:
+            obj = jsonpatch.apply_patch(self.objects[path], ops)
+        except (jsonpatch.JsonPatchException, jsonpatch.JsonPointerException) as error:
             raise ApiError(422, "Invalid", str(error)) from error
         return self._store("patch", path, obj)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import jsonpatch
 import msgspec
 
 from admission.webhook import json_patch
@@ -49,4 +50,4 @@ def decoded(raw: Raw) -> Pod:
 def tagged(raw: Raw, entry: Entry = Entry.LABELLED) -> tuple[Tagging, Raw]:
     """The tagging and the patched pod."""
     tagging = tag(decoded(raw), NAMESPACE, entry)
-    return tagging, json_patch.apply(raw, tagging.ops)
+    return tagging, jsonpatch.apply_patch(raw, json_patch.encode(tagging.ops))

@@ -9,11 +9,12 @@ import base64
 from pathlib import Path
 from typing import Any
 
+import jsonpatch
 import msgspec
 import pytest
 import yaml
 
-from admission.webhook import json_patch, review
+from admission.webhook import review
 from admission.webhook.tagging import Entry
 
 CASES = Path(__file__).parents[1] / "cases"
@@ -59,7 +60,7 @@ def test_case(case: dict[str, Any]) -> None:
         assert "patchType" not in response
     elif "pod" in expect:
         assert response["patchType"] == "JSONPatch"
-        patched = json_patch.apply(pod, base64.b64decode(response["patch"]))
+        patched = jsonpatch.apply_patch(pod, base64.b64decode(response["patch"]))
         assert patched == expect["pod"]
 
 

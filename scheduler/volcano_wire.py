@@ -55,13 +55,13 @@ class Task(msgspec.Struct, frozen=True, rename="pascal"):
     pod: Pod = Pod()
 
 
-class _Named(msgspec.Struct, frozen=True, rename="pascal"):
+class _NodeInfo(msgspec.Struct, frozen=True, rename="pascal"):
     name: str | None = None
 
 
 class _Prioritize(msgspec.Struct, frozen=True):
     task: msgspec.Raw = msgspec.Raw(b"null")
-    nodes: tuple[_Named | None, ...] | None = None
+    nodes: tuple[_NodeInfo | None, ...] | None = None
 
 
 class _Event(msgspec.Struct, frozen=True):

@@ -34,7 +34,7 @@ _GATED: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogEntry:
     """One change: no `old` is a creation, no `new` a deletion."""
 
     version: int
@@ -60,7 +60,7 @@ class ObjectStore:
     def __init__(self, now: Callable[[], str], on_change: Callable[[], None], remembered: int = 10_000) -> None:
         self._now, self._on_change, self._remembered = now, on_change, remembered
         self._objects: dict[Kind, dict[tuple[str, str], Object]] = {kind: {} for kind in KINDS}
-        self._log: dict[int, Entry] = {}
+        self._log: dict[int, LogEntry] = {}
         self._made: Counter[str] = Counter()
         self.version = 1
         self.oldest = 1  # the earliest version from which a watch can go on
@@ -78,7 +78,7 @@ class ObjectStore:
         except KeyError:
             raise Refused(404, "NotFound", f'{kind.plural} "{name}" not found') from None
 
-    def after(self, version: int) -> Iterator[Entry]:
+    def after(self, version: int) -> Iterator[LogEntry]:
         """What came after a version. Raises Refused (410) if that is no longer known."""
         if version < self.oldest:
             raise Refused(410, "Expired", f"too old resource version: {version} ({self.oldest})")
@@ -218,7 +218,7 @@ class ObjectStore:
 
     def _log_change(self, kind: Kind, old: Object | None, new: Object | None) -> None:
         self.version += 1
-        self._log[self.version] = Entry(self.version, kind, old, new)
+        self._log[self.version] = LogEntry(self.version, kind, old, new)
         if len(self._log) > self._remembered:
             self.oldest += 1
             del self._log[self.oldest]

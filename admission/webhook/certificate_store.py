@@ -24,7 +24,7 @@ from topology.kube.errors import ApiError, ApiFailure
 log = logging.getLogger(__name__)
 
 
-class Api(secret.Api, Protocol):
+class ConfigurationApi(secret.Api, Protocol):
     """The part of the Kubernetes client that is needed here."""
 
     async def patch_json(self, path: str, ops: Sequence[Mapping[str, Any]]) -> bytes: ...
@@ -69,7 +69,9 @@ class Secret:
 
     every_s = 60.0
 
-    def __init__(self, api: Api, namespace: str, name: str, configuration: str, names: Sequence[str]) -> None:
+    def __init__(
+        self, api: ConfigurationApi, namespace: str, name: str, configuration: str, names: Sequence[str]
+    ) -> None:
         self._api, self._kept = api, secret.CertificateSecret(api, namespace, name, names, "webhook")
         kinds = "/apis/admissionregistration.k8s.io/v1"
         self._configuration = f"{kinds}/mutatingwebhookconfigurations/{quote(configuration, safe='')}"

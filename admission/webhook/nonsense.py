@@ -33,7 +33,7 @@ class _WorkloadSpec(msgspec.Struct, frozen=True):
 
 
 class Owner(msgspec.Struct, frozen=True):
-    """A workload as far as it is judged: how many pods, and what is on them."""
+    """A workload as far as it is validated: how many pods, and what is on them."""
 
     metadata: Metadata = Metadata()
     spec: _WorkloadSpec = _WorkloadSpec()

@@ -16,20 +16,20 @@ import msgspec
 
 from admission.recognition.key_places import on_described
 from admission.recognition.signals import BUILT_IN, Rules
-from admission.webhook.alike import Decided, decided
 from admission.webhook.nonsense import Owner, above_size, nonsense
-from admission.webhook.tagging import Entry, sentence
-from admission.webhook.template_words import raw_templates, template_words
+from admission.webhook.pod_warnings import sentence, shortened
+from admission.webhook.tagging import Entry
+from admission.webhook.tagging_cache import Decided, decided
+from admission.webhook.template_warnings import raw_templates, template_warnings
 from topology.bad_input import BadInput
 from topology.labels import labelled
 from topology.objects import Pod
 
 _API_VERSION: Final = "admission.k8s.io/v1"
 _KIND: Final = "AdmissionReview"
-_MAX_WARNING: Final = 240  # the API server cuts warnings above 256 bytes
 
 
-class Result(StrEnum):
+class ReviewResult(StrEnum):
     """What became of a review; the label of the metric."""
 
     TAGGED = "tagged"
@@ -57,7 +57,7 @@ class Request(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def creates_owner(self) -> bool:
-        """A Deployment or StatefulSet, whose template is judged before it makes pods."""
+        """A Deployment or StatefulSet, whose template is validated before it makes pods."""
         owners = self.resource.group == "apps" and self.resource.resource in ("deployments", "statefulsets")
         return owners and self.operation == "CREATE" and not self.sub_resource
 
@@ -74,13 +74,13 @@ class Request(msgspec.Struct, frozen=True, rename="camel"):
         return pods and self.operation == "CREATE" and not self.sub_resource
 
 
-class _Review(msgspec.Struct, frozen=True, rename="camel"):
+class _AdmissionReview(msgspec.Struct, frozen=True, rename="camel"):
     api_version: str = ""
     kind: str = ""
     request: Request | None = None
 
 
-class _Status(msgspec.Struct, frozen=True, omit_defaults=True):
+class _Refusal(msgspec.Struct, frozen=True, omit_defaults=True):
     message: str
     code: int = 0
 
@@ -90,7 +90,7 @@ class _Response(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True)
     allowed: bool
     patch_type: str = ""
     patch: str = ""
-    status: _Status | None = None
+    status: _Refusal | None = None
     warnings: tuple[str, ...] = ()
 
 
@@ -105,10 +105,10 @@ class Reply:
     """The body to send and what to count."""
 
     body: bytes
-    result: Result
+    result: ReviewResult
 
 
-_REVIEW = msgspec.json.Decoder(_Review)
+_REVIEW = msgspec.json.Decoder(_AdmissionReview)
 _POD = msgspec.json.Decoder(Pod)
 _OWNER = msgspec.json.Decoder(Owner)
 _OBJECT: Final[msgspec.json.Decoder[dict[str, Any]]] = msgspec.json.Decoder(dict[str, Any])
@@ -140,35 +140,35 @@ def answer(request: Request, entry: Entry, rules: Rules = BUILT_IN) -> Reply:
         pod = _POD.decode(request.object)
     except (msgspec.DecodeError, RecursionError) as error:
         return untouched(
-            request.uid, f"Isochrone cannot read this pod and leaves it alone: {error}"[:240], Result.FAILED
+            request.uid, f"Isochrone cannot read this pod and leaves it alone: {error}"[:240], ReviewResult.FAILED
         )
     return _encoded(request.uid, decided(pod, request.namespace or pod.metadata.namespace, entry, rules))
 
 
-def judged(request: Request, rules: Rules = BUILT_IN) -> Reply:
+def validated(request: Request, rules: Rules = BUILT_IN) -> Reply:
     """The validating part: refuses an owner whose template nobody could mean, and says what it can never fulfil.
 
     Of any object it says which keys of ours stand on it and not on its pod template, and, where that template is new,
-    what its pods would be told; those are never refused.
+    what its pods would be warned of; those are never refused.
     """
     try:
         if not request.applies_object:
             return _verdict(request.uid, (), ())
         content = _OBJECT.decode(request.object)
         wrong: Sequence[BadInput] = ()
-        told: list[str] = []
+        warnings: list[str] = []
         if request.creates_owner:
             owner = _OWNER.decode(request.object)
             pod, replicas = owner.template, 1 if owner.spec.replicas is None else owner.spec.replicas
             # Without a label of ours nobody looks at its pods but in an enabled namespace: said, not refused.
             wrong = nonsense(pod) if labelled(pod.metadata.labels) else ()
             # Another owner may bring the rest, and none at all is a way to wait: said, not refused.
-            told += map(sentence, above_size(pod, replicas) if replicas else ())
+            warnings += map(sentence, above_size(pod, replicas) if replicas else ())
         if request.operation == "CREATE" or raw_templates(content) != raw_templates(_old(request)):
-            told += template_words(content, request.namespace, rules, bool(wrong))
-        return _verdict(request.uid, wrong, [*told, *on_described(content)])
+            warnings += template_warnings(content, request.namespace, rules, bool(wrong))
+        return _verdict(request.uid, wrong, shortened([*warnings, *on_described(content)]))
     except (msgspec.DecodeError, RecursionError) as error:
-        return untouched(request.uid, f"Isochrone cannot read this object: {error}"[:240], Result.FAILED)
+        return untouched(request.uid, f"Isochrone cannot read this object: {error}"[:240], ReviewResult.FAILED)
 
 
 def _old(request: Request) -> dict[str, Any]:
@@ -176,27 +176,26 @@ def _old(request: Request) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _verdict(uid: str, wrong: Sequence[BadInput], told: Sequence[str]) -> Reply:
-    warnings = tuple(text if len(text) <= _MAX_WARNING else text[: _MAX_WARNING - 3] + "..." for text in told)
+def _verdict(uid: str, wrong: Sequence[BadInput], warnings: tuple[str, ...]) -> Reply:
     if not wrong:
-        return Reply(_encode(_Response(uid, True, warnings=warnings)), Result.UNTOUCHED)
-    refused = _Response(uid, False, status=_Status(" ".join(map(sentence, wrong)), 400), warnings=warnings)
-    return Reply(_encode(refused), Result.REFUSED)
+        return Reply(_encode(_Response(uid, True, warnings=warnings)), ReviewResult.UNTOUCHED)
+    refused = _Response(uid, False, status=_Refusal(" ".join(map(sentence, wrong)), 400), warnings=warnings)
+    return Reply(_encode(refused), ReviewResult.REFUSED)
 
 
-def untouched(uid: str, warning: str = "", result: Result = Result.UNTOUCHED) -> Reply:
+def untouched(uid: str, warning: str = "", result: ReviewResult = ReviewResult.UNTOUCHED) -> Reply:
     """Allowed as it is."""
     return Reply(_encode(_Response(uid, True, warnings=(warning,) if warning else ())), result)
 
 
 def _encoded(uid: str, found: Decided) -> Reply:
     if found.denied:
-        refused = _Response(uid, False, status=_Status(found.denied, 400), warnings=found.warnings)
-        return Reply(_encode(refused), Result.REFUSED)
+        refused = _Response(uid, False, status=_Refusal(found.denied, 400), warnings=found.warnings)
+        return Reply(_encode(refused), ReviewResult.REFUSED)
     if not found.patch:
-        return Reply(_encode(_Response(uid, True, warnings=found.warnings)), Result.UNTOUCHED)
+        return Reply(_encode(_Response(uid, True, warnings=found.warnings)), ReviewResult.UNTOUCHED)
     tagged = _Response(uid, True, patch_type="JSONPatch", patch=found.patch, warnings=found.warnings)
-    return Reply(_encode(tagged), Result.TAGGED)
+    return Reply(_encode(tagged), ReviewResult.TAGGED)
 
 
 def _encode(response: _Response) -> bytes:

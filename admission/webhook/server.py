@@ -22,7 +22,7 @@ from admission.recognition.rule_watch import RulesInUse
 from admission.serving import background, health_app, stopped_by_signals
 from admission.settings import WebhookSettings
 from admission.webhook import certificate_store, review
-from admission.webhook.review import Reply, Result
+from admission.webhook.review import Reply, ReviewResult
 from admission.webhook.serving_certificate import ServingCertificate
 from admission.webhook.tagging import Entry
 from topology import clock
@@ -44,7 +44,7 @@ _BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0
 
 
 @dataclass(frozen=True, slots=True)
-class Listening:
+class WebhookAddresses:
     """Where the two servers listen, with the ports that the system chose."""
 
     admission: HostPort
@@ -60,7 +60,7 @@ class Metrics:
             "isochrone_admission_reviews", "Admission reviews answered.", ("entry", "result"), registry=self.registry
         )
         # Looked up once: labels() costs more than the count itself, and zeros show that a series exists.
-        self.reviews = {(entry, result): counter.labels(entry, result) for entry in _ENTRIES for result in Result}
+        self.reviews = {(entry, result): counter.labels(entry, result) for entry in _ENTRIES for result in ReviewResult}
         self.duration = Histogram(
             "isochrone_admission_duration_seconds",
             "Time from the whole request to the answer.",
@@ -83,7 +83,7 @@ class Webhook:
         self.draining = False
 
         self._paths = {f"/mutate/{entry}": (str(entry), self._tagging(entry)) for entry in Entry}
-        self._paths[_VALIDATE] = (_VALIDATING, self._judging)
+        self._paths[_VALIDATE] = (_VALIDATING, self._validating)
 
     def admission(self) -> web.Application:
         """The API server's side: every path and method, since what is no review is answered with a sentence too."""
@@ -109,7 +109,7 @@ class Webhook:
             self.metrics.reviews[entry, reply.result].inc()
             response = web.Response(body=reply.body, content_type="application/json")
         if response.status != 200:
-            self.metrics.reviews[entry, Result.FAILED].inc()
+            self.metrics.reviews[entry, ReviewResult.FAILED].inc()
         if self.draining:
             response.force_close()  # the API server's next request goes to another replica
         return response
@@ -121,8 +121,8 @@ class Webhook:
     def _tagging(self, entry: Entry) -> Callable[[review.Request], Reply]:
         return lambda request: review.answer(request, entry, self.rules.rules)
 
-    def _judging(self, request: review.Request) -> Reply:
-        return review.judged(request, self.rules.rules)
+    def _validating(self, request: review.Request) -> Reply:
+        return review.validated(request, self.rules.rules)
 
     def _checks(self) -> dict[str, str]:
         return {
@@ -138,7 +138,7 @@ class Webhook:
 
 async def serve(
     settings: WebhookSettings,
-    ready: Callable[[Listening], None] | None = None,
+    ready: Callable[[WebhookAddresses], None] | None = None,
     *,
     stop: asyncio.Event | None = None,
 ) -> None:
@@ -164,7 +164,7 @@ async def serve(
         bound = await stack.enter_async_context(listening(webhook.admission(), settings.listen, "LISTEN", tls))
         log.info("answering reviews on %s", bound)
         if ready:
-            ready(Listening(bound, health))
+            ready(WebhookAddresses(bound, health))
         await stop.wait()
         webhook.draining = True
         log.info("stopping: not ready any more, still answering for %.1f s", settings.drain / 1e6)
@@ -179,7 +179,7 @@ def _decided(body: bytearray, decide: Callable[[review.Request], Reply]) -> Repl
     except Exception:
         log.exception("bug while looking at a pod in namespace %s; it was allowed as it is", request.namespace)
         warning = "Isochrone failed on this pod and left it alone; its log says why"
-        return review.untouched(request.uid, warning, Result.FAILED)
+        return review.untouched(request.uid, warning, ReviewResult.FAILED)
 
 
 async def _body(request: web.Request) -> bytearray:

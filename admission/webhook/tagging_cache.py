@@ -1,7 +1,7 @@
-"""One decision for all pods that are alike.
+"""One decision for all pods of a template.
 
 A Deployment's pods differ in nothing that a decision is made from, so a gang of two hundred is read once or twice. The
-key holds every field that is looked at, in the bytes of the key itself: equal keys are equal pods. Bounded.
+key holds every field that is read, in the bytes of the key itself: equal keys are equal pods. Bounded.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from admission.webhook import json_patch
 from admission.webhook.tagging import Entry, tag
 from topology.objects import Metadata, Pod, PodSpec
 
-_KEPT: Final = 512
+_MAX_ENTRIES: Final = 512
 _LONGEST_KEY: Final = 16 * 1024  # bytes; longer ones are read anew each time
 
 
@@ -51,12 +51,12 @@ def decided(pod: Pod, namespace: str, entry: Entry, rules: Rules) -> Decided:
     # What a controller appends to a name is another one for every pod and says nothing.
     name = "" if meta.generate_name else meta.name.rstrip("0123456789")
     key = _ENCODE(_Read(name, meta.generate_name, meta.labels, meta.annotations, pod.spec))
-    decide = _kept if len(key) <= _LONGEST_KEY else _kept.__wrapped__
+    decide = _cached if len(key) <= _LONGEST_KEY else _cached.__wrapped__
     return decide(key, namespace, entry, rules)
 
 
-@lru_cache(maxsize=_KEPT)
-def _kept(key: bytes, namespace: str, entry: Entry, rules: Rules) -> Decided:
+@lru_cache(maxsize=_MAX_ENTRIES)
+def _cached(key: bytes, namespace: str, entry: Entry, rules: Rules) -> Decided:
     read = _DECODE(key)
     meta = Metadata(name=read.name, generate_name=read.generate_name, labels=read.labels, annotations=read.annotations)
     tagging = tag(Pod(meta, read.spec), namespace, entry, rules)

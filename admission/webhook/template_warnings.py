@@ -1,8 +1,8 @@
-"""What the pods of an owner's template would be told, for whoever applies the owner.
+"""What the pods of an owner's template would be warned of, for whoever applies the owner.
 
-The pods are created by a controller, which throws the warnings of their admission away. So they are said of the owner,
-each with the place of its template. Decides words only, within bounds; nothing is ever refused for them. It must never
-know the namespace's labels: of a template without phase and gang labels only misplaced and misspelt keys are told.
+The pods are created by a controller, which throws the warnings of their admission away. So the owner gets them, each
+with the place of its template. Decides what is warned of, within bounds; nothing is ever refused for it. It must never
+know the namespace's labels: of a template without phase and gang labels only misplaced and misspelt keys are named.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ from admission.recognition.signals import Rules
 from admission.templates.operator_templates import leader_worker_set
 from admission.templates.pod_templates import PodTemplate, mapping, of_workload
 from admission.webhook.nonsense import nonsense
-from admission.webhook.tagging import Entry, asks_by_label, sentence, tag
+from admission.webhook.pod_warnings import sentence
+from admission.webhook.tagging import Entry, labelled_by_person, tag
 from topology import labels
 from topology.bad_input import BadInput
 
-_MAX_TOLD: Final = 10
+_MAX_WARNINGS: Final = 10
 _PLAIN: Final = frozenset({"Deployment", "StatefulSet", "DaemonSet", "Job"})
 _LWS: Final = "spec.leaderWorkerTemplate"
 
 
 def raw_templates(owner: Mapping[str, Any]) -> dict[str, Any]:
-    """Every pod template of an object, by its place; empty for kinds that are not judged."""
+    """Every pod template of an object, by its place; empty for kinds that are not read."""
     spec, kind = mapping(owner.get("spec")), owner.get("kind")
     if kind == "CronJob":
         inner = mapping(mapping(spec.get("jobTemplate")).get("spec"))
@@ -37,8 +38,8 @@ def raw_templates(owner: Mapping[str, Any]) -> dict[str, Any]:
     return {"spec.template": spec.get("template")} if isinstance(kind, str) and kind in _PLAIN else {}
 
 
-def template_words(owner: dict[str, Any], namespace: str, rules: Rules, refused: bool = False) -> list[str]:
-    """One sentence each, with the place before it; the same words of two templates are said once.
+def template_warnings(owner: dict[str, Any], namespace: str, rules: Rules, refused: bool = False) -> list[str]:
+    """One sentence each, with the place before it; the same warning of two templates is given once.
 
     `refused`: the owner is refused, with the reason, so that it is not said again.
     """
@@ -50,9 +51,9 @@ def template_words(owner: dict[str, Any], namespace: str, rules: Rules, refused:
     for template in read(owner, namespace):
         place = _place(template, raw)
         if _has_our_key(raw.get(place)):
-            for text in _words(template, rules, refused):
+            for text in _warnings(template, rules, refused):
                 found.setdefault(text, place)
-    return list(islice((f"{place}: {text}" for text, place in found.items()), _MAX_TOLD))
+    return list(islice((f"{place}: {text}" for text, place in found.items()), _MAX_WARNINGS))
 
 
 def _place(template: PodTemplate, raw: Mapping[str, Any]) -> str:
@@ -61,14 +62,14 @@ def _place(template: PodTemplate, raw: Mapping[str, Any]) -> str:
     return own if own in raw else list(raw)[-1]
 
 
-def _words(template: PodTemplate, rules: Rules, refused: bool) -> Iterator[str]:
+def _warnings(template: PodTemplate, rules: Rules, refused: bool) -> Iterator[str]:
     try:
         pod = template.pod
     except BadInput:  # the API server has its own words for what is no pod
         return
     if pod.metadata.label(labels.ENABLED).lower() == "false":
         return
-    if not asks_by_label(pod):
+    if not labelled_by_person(pod):
         yield from map(sentence, () if refused else nonsense(pod))
         yield from hints(pod)
         return

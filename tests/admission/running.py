@@ -17,7 +17,7 @@ import msgspec
 
 from admission.certificates.authority import Bundle, issue
 from admission.settings import WebhookSettings
-from admission.webhook.server import Listening, serve
+from admission.webhook.server import WebhookAddresses, serve
 from tests.topology.list_watch_server import LIMIT_S
 from topology import clock
 from topology.units import HostPort
@@ -49,7 +49,7 @@ def write(bundle: Bundle, folder: Path) -> None:
 
 @dataclass
 class Running:
-    at: Listening
+    at: WebhookAddresses
     session: aiohttp.ClientSession
     trust: ssl.SSLContext
     stop: asyncio.Event
@@ -77,7 +77,7 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def running(settings: WebhookSettings, ca: bytes) -> AsyncIterator[Running]:
-    up: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
+    up: asyncio.Future[WebhookAddresses] = asyncio.get_running_loop().create_future()
     stop = asyncio.Event()
     task = asyncio.create_task(serve(settings, up.set_result, stop=stop))
     async with asyncio.timeout(LIMIT_S), aiohttp.ClientSession() as session:

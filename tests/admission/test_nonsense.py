@@ -56,7 +56,7 @@ def test_nonsense(labels: dict[str, str], annotations: dict[str, str], sentences
         assert sentence.startswith(start)
 
 
-def judged(resource: str, content: Any, operation: str = "CREATE", group: str = "") -> dict[str, Any]:
+def validated(resource: str, content: Any, operation: str = "CREATE", group: str = "") -> dict[str, Any]:
     request = {
         "uid": "u",
         "operation": operation,
@@ -64,7 +64,7 @@ def judged(resource: str, content: Any, operation: str = "CREATE", group: str = 
         "object": content,
     }
     body = msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
-    answer = msgspec.json.decode(review.judged(review.decode(body)).body)["response"]
+    answer = msgspec.json.decode(review.validated(review.decode(body)).body)["response"]
     assert isinstance(answer, dict)
     return answer
 
@@ -93,8 +93,8 @@ def test_pods_are_refused_where_they_are_tagged() -> None:
 
 def test_pods_are_not_judged_a_second_time() -> None:
     wrong = raw_pod({**OURS, "isochrone.dev/phase": "decod"})
-    assert judged("pods", wrong) == {"uid": "u", "allowed": True}
-    assert judged("pods", {"metadata": []})["allowed"]
+    assert validated("pods", wrong) == {"uid": "u", "allowed": True}
+    assert validated("pods", {"metadata": []})["allowed"]
 
 
 def test_a_pod_that_was_merely_recognised_is_not_refused_afterwards() -> None:
@@ -107,7 +107,7 @@ def test_owners_hear_of_their_templates() -> None:
         labels = {**OURS, "isochrone.dev/phase": phase}
         template = raw_pod(labels, annotations)
         spec = {"template": template} if replicas is None else {"replicas": replicas, "template": template}
-        return judged("deployments", {"metadata": {"name": "chat"}, "spec": spec}, group="apps")
+        return validated("deployments", {"metadata": {"name": "chat"}, "spec": spec}, group="apps")
 
     minimum = {"isochrone.dev/min-decode": "4"}
     assert owner(4, minimum) == {"uid": "u", "allowed": True}
@@ -125,7 +125,7 @@ LOST = "stands on the Deployment, not on its pod template (spec.template.metadat
 def test_who_applies_an_owner_hears_of_keys_that_no_pod_gets(operation: str) -> None:
     def deployment(own: dict[str, str], pods: dict[str, str]) -> dict[str, Any]:
         content = {"kind": "Deployment", "metadata": {"labels": own}, "spec": {"template": raw_pod(pods)}}
-        return judged("deployments", content, operation, group="apps")
+        return validated("deployments", content, operation, group="apps")
 
     assert deployment(OURS, OURS) == deployment({}, OURS) == deployment({}, {}) == {"uid": "u", "allowed": True}
     gang = {"isochrone.dev/gang": "chat"}
@@ -138,7 +138,7 @@ def test_an_lws_is_told_once_for_both_of_its_templates() -> None:
     def lws(**templates: Any) -> list[str]:
         content = {"kind": "LeaderWorkerSet", "metadata": {"annotations": {"isochrone.dev/reach": "1ms"}}}
         spec = {"spec": {"leaderWorkerTemplate": templates}}
-        warnings = judged("leaderworkersets", content | spec, group="leaderworkerset.x-k8s.io").get("warnings", [])
+        warnings = validated("leaderworkersets", content | spec, group="leaderworkerset.x-k8s.io").get("warnings", [])
         assert isinstance(warnings, list)
         return warnings
 
@@ -159,13 +159,13 @@ def test_an_lws_is_told_once_for_both_of_its_templates() -> None:
     ],
 )
 def test_an_object_of_any_form_is_let_through(content: Any) -> None:
-    assert judged("widgets", content, group="acme.example") == {"uid": "u", "allowed": True}
+    assert validated("widgets", content, group="acme.example") == {"uid": "u", "allowed": True}
 
 
 def test_many_lost_keys_are_told_within_bounds() -> None:
     notes = {"isochrone.dev/gpu-memory": "1Gi", "isochrone.dev/reach": "1ms"}
     metadata = {"labels": OURS, "annotations": notes | {f"k{i}": "x" * 1000 for i in range(200)}}
     content = {"kind": "StatefulSet", "metadata": metadata, "spec": {"template": {}}}
-    warnings = judged("statefulsets", content, group="apps")["warnings"]
+    warnings = validated("statefulsets", content, group="apps")["warnings"]
     assert len(warnings) == 2
     assert all(len(text) <= 240 for text in warnings)

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from admission.webhook import review
-from admission.webhook.review import Result
+from admission.webhook.review import ReviewResult
 from admission.webhook.tagging import Entry
 from tests.admission.pods import raw_pod
 from topology.bad_input import BadInput
@@ -30,7 +30,7 @@ def body(pod: Any, **request: Any) -> bytes:
     return msgspec.json.encode({"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": given})
 
 
-def answered(sent: bytes) -> tuple[dict[str, Any], Result]:
+def answered(sent: bytes) -> tuple[dict[str, Any], ReviewResult]:
     reply = review.answer(review.decode(sent), Entry.LABELLED)
     whole = msgspec.json.decode(reply.body)
     assert (whole["apiVersion"], whole["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
@@ -40,7 +40,7 @@ def answered(sent: bytes) -> tuple[dict[str, Any], Result]:
 
 def test_a_patch_is_base64_and_says_its_type() -> None:
     response, result = answered(body(raw_pod(OURS)))
-    assert (result, response["allowed"], response["patchType"]) == (Result.TAGGED, True, "JSONPatch")
+    assert (result, response["allowed"], response["patchType"]) == (ReviewResult.TAGGED, True, "JSONPatch")
     assert msgspec.json.decode(base64.b64decode(response["patch"]))[0] == {
         "op": "add",
         "path": "/metadata/annotations",
@@ -49,12 +49,12 @@ def test_a_patch_is_base64_and_says_its_type() -> None:
 
 
 def test_without_a_patch_there_is_no_patch_type() -> None:
-    assert answered(body(raw_pod())) == ({"uid": "705ab4f5", "allowed": True}, Result.UNTOUCHED)
+    assert answered(body(raw_pod())) == ({"uid": "705ab4f5", "allowed": True}, ReviewResult.UNTOUCHED)
 
 
 def test_a_refusal_has_a_message_and_a_code() -> None:
     response, result = answered(body(raw_pod({"isochrone.dev/phase": "decoder"})))
-    assert (result, response["allowed"]) == (Result.REFUSED, False)
+    assert (result, response["allowed"]) == (ReviewResult.REFUSED, False)
     assert response["status"]["code"] == 400
     assert "patch" not in response
 
@@ -71,13 +71,13 @@ def test_a_refusal_has_a_message_and_a_code() -> None:
     ],
 )
 def test_everything_else_passes(request_: dict[str, Any]) -> None:
-    assert answered(body(raw_pod(OURS), **request_)) == ({"uid": "705ab4f5", "allowed": True}, Result.UNTOUCHED)
+    assert answered(body(raw_pod(OURS), **request_)) == ({"uid": "705ab4f5", "allowed": True}, ReviewResult.UNTOUCHED)
 
 
 @pytest.mark.parametrize("pod", [None, 1, {"spec": {"containers": 1}}, {"metadata": {"labels": {"a": 1}}}])
 def test_a_pod_that_cannot_be_read_is_allowed_with_a_warning(pod: Any) -> None:
     response, result = answered(body(pod))
-    assert (result, response["allowed"]) == (Result.FAILED, True)
+    assert (result, response["allowed"]) == (ReviewResult.FAILED, True)
     assert response["warnings"][0].startswith("Isochrone cannot read this pod and leaves it alone: ")
 
 
@@ -86,7 +86,7 @@ def test_nulls_that_the_api_server_writes_are_read() -> None:
     raw["metadata"] |= {"creationTimestamp": None, "annotations": None}
     raw["spec"]["containers"][0] |= {"resources": {}, "args": None}
     raw["status"] = {}
-    assert answered(body(raw))[1] is Result.TAGGED
+    assert answered(body(raw))[1] is ReviewResult.TAGGED
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Pods that are alike get one decision, and pods that differ in anything that counts get their own."""
+"""Pods of one template get one decision, and pods that differ in anything that counts get their own."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from hypothesis import given
 
 from admission.recognition.signals import BUILT_IN
 from admission.webhook import json_patch
-from admission.webhook.alike import Decided, decided
 from admission.webhook.tagging import Entry, tag
+from admission.webhook.tagging_cache import Decided, decided
 from tests.admission.pods import CONSUMER, NAMESPACE, Raw, decoded, raw_pod
 from tests.admission.test_tagging_properties import entries, pods
 

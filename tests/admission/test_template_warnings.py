@@ -26,7 +26,7 @@ def answer(resource: str, content: Any, old: Any = None, namespace: str = "prod"
         "oldObject": old,
     }
     body = msgspec.json.encode({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request})
-    found = msgspec.json.decode(review.judged(review.decode(body)).body)["response"]
+    found = msgspec.json.decode(review.validated(review.decode(body)).body)["response"]
     assert isinstance(found, dict)
     return found
 

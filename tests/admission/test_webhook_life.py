@@ -25,7 +25,7 @@ import pytest
 from aiohttp import web
 
 from admission.settings import WebhookSettings, load
-from admission.webhook.server import Listening, serve
+from admission.webhook.server import WebhookAddresses, serve
 from tests.admission.fake_api import HOOKS, SECRET, FakeApi
 from tests.admission.pods import raw_pod
 from tests.admission.running import LOOPBACK, Running, fresh, review_of, write
@@ -109,7 +109,7 @@ async def test_its_own_certificate_through_the_api_server(tmp_path: Path) -> Non
     )
     try:
         stop = asyncio.Event()
-        up: asyncio.Future[Listening] = asyncio.get_running_loop().create_future()
+        up: asyncio.Future[WebhookAddresses] = asyncio.get_running_loop().create_future()
         task = asyncio.create_task(serve(settings, up.set_result, stop=stop))
         async with asyncio.timeout(LIMIT_S), aiohttp.ClientSession() as session:
             at = await up

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from typing import Any
 
 import networkx as nx
 import pytest
@@ -14,6 +15,7 @@ from tests.topology.data_files import data
 from topology.graph.arrays import domain_chains
 from topology.graph.link_words import HOP, PCIE_WORDS, PHB, PIX, PXB, SYS
 from topology.graph.parts import Part, PartKind, Topology
+from topology.readers.documents import Value, json_document
 from topology.readers.formats import read
 
 Network = dict[str, dict[str, list[str]]]
@@ -152,3 +154,33 @@ def check_distances(topology: Topology) -> None:
             expected = PHB if PartKind.NUMA in met else PIX if len(met) == 1 else PXB
         assert link.kind == expected, link
     assert looked > 20
+
+
+# Without what JSON may hold and YAML may not: control characters, line ends of Unicode, marks of byte order.
+texts = st.text(st.characters(max_codepoint=0xD7FF, exclude_categories=("Cc", "Zl", "Zp")), max_size=8)
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | texts,
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=4),
+)
+
+
+def plain(value: Value) -> Any:
+    """Without lines."""
+    if isinstance(value.data, dict):
+        return {key: plain(inside) for key, inside in value.data.items()}
+    return [plain(inside) for inside in value.data] if isinstance(value.data, list) else value.data
+
+
+def as_text(value: Any) -> Any:
+    """Scalars as they stand in JSON."""
+    if isinstance(value, dict):
+        return {key: as_text(inside) for key, inside in value.items()}
+    if isinstance(value, list):
+        return [as_text(inside) for inside in value]
+    return value if value is None or isinstance(value, str) else json.dumps(value)
+
+
+@given(json_values, st.booleans(), st.sampled_from([None, 1, "\t"]))
+def test_json_is_read_as_what_it_says(value: Any, ascii_only: bool, indent: int | str | None) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
+    assert plain(json_document(f"\n\t{text}\n\t")) == as_text(value)

@@ -7,12 +7,11 @@ stand for a billion values.
 
 from __future__ import annotations
 
-import json
 import re
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import yaml
 
 from topology.bad_input import BadInput
@@ -23,11 +22,9 @@ MAX_VALUES: Final = 400_000
 MAX_SCALAR_CHARS: Final = 65_536
 
 _Loader: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_TOKEN = re.compile(
-    r"""[ \t\n\r]*+(?: [{}\[\],:] | "(?:[^"\\\x00-\x1f]|\\["\\/bfnrt]|\\u[0-9a-fA-F]{4})*+"
-    | -?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)? | true | false | null | $)""",
-    re.VERBOSE | re.ASCII,
-)
+_JSON: Final = msgspec.json.Decoder(msgspec.Raw)  # the syntax of all of it, and no value
+_PLACE: Final = re.compile(r"\(byte ([0-9]+)\)$", re.ASCII)
+_SEPARATOR: Final = re.compile(r"[\s,:\]}]")
 
 
 @dataclass(slots=True)
@@ -128,22 +125,8 @@ def yaml_documents(text: str) -> list[Value]:
         loader = _Loader(text)
         while loader.check_event():
             event = loader.get_event()
-            line = event.start_mark.line + 1 if event.start_mark else 0
-            if isinstance(event, yaml.AliasEvent):
-                raise bad(line, "alias", f"*{event.anchor}", "write the value out")
-            if isinstance(event, yaml.ScalarEvent):
-                plain_null = not event.style and event.value in ("", "~", "null", "Null", "NULL")
-                _no_tag(event.tag, line)
-                builder.add(Value(None if plain_null else event.value, line))
-            elif isinstance(event, yaml.MappingStartEvent):
-                _no_tag(event.tag, line)
-                builder.add(Value({}, line), opens=True)
-            elif isinstance(event, yaml.SequenceStartEvent):
-                _no_tag(event.tag, line)
-                builder.add(Value([], line), opens=True)
-            elif isinstance(event, (yaml.MappingEndEvent, yaml.SequenceEndEvent)):
-                builder.open.pop()
-            elif isinstance(event, yaml.DocumentEndEvent) and builder.root is not None:
+            _add_event(builder, event)
+            if isinstance(event, yaml.DocumentEndEvent) and builder.root is not None:
                 if builder.root.data is not None:
                     found.append(builder.root)
                 builder.root = None
@@ -155,66 +138,51 @@ def yaml_documents(text: str) -> list[Value]:
     return found
 
 
+def _add_event(builder: _Builder, event: Any) -> None:
+    line = event.start_mark.line + 1 if event.start_mark else 0
+    if isinstance(event, yaml.AliasEvent):
+        raise bad(line, "alias", f"*{event.anchor}", "write the value out")
+    if isinstance(event, yaml.ScalarEvent):
+        plain_null = not event.style and event.value in ("", "~", "null", "Null", "NULL")
+        _no_tag(event.tag, line)
+        builder.add(Value(None if plain_null else event.value, line))
+    elif isinstance(event, yaml.CollectionStartEvent):
+        _no_tag(event.tag, line)
+        builder.add(Value({} if isinstance(event, yaml.MappingStartEvent) else [], line), opens=True)
+    elif isinstance(event, yaml.CollectionEndEvent):
+        builder.open.pop()
+
+
 def _no_tag(tag: str | None, line: int) -> None:
     if tag is not None and tag != "!":
         raise bad(line, "tag", tag, "leave tags out")
 
 
 def json_document(text: str) -> Value:
-    """The value of a JSON text. Raises BadInput with line and reason."""
-    builder = _Builder()
-    line, expect = 1, "value"
-    for token, line in _tokens(text):
-        first = token[0]
-        if first in "}]":
-            container = builder.open[-1][0] if builder.open else None
-            closes = isinstance(container.data, dict if first == "}" else list) if container else False
-            # A comma may not stand before the end, a key may not be without its value.
-            if not closes or expect not in ("comma", "first"):
-                raise bad(line, "JSON", token, "nothing that it closes is open here")
-            builder.open.pop()
-            expect = "comma"
-        elif first == ",":
-            if expect != "comma" or not builder.open:
-                raise bad(line, "JSON", token, "a comma stands between two values")
-            expect = "key" if isinstance(builder.open[-1][0].data, dict) else "value"
-        elif first == ":":
-            if expect != "colon":
-                raise bad(line, "JSON", token, "a colon stands between a key and its value")
-            expect = "value"
-        else:
-            inside = builder.open[-1][0].data if builder.open else None
-            a_key = isinstance(inside, dict) and expect in ("key", "first")
-            if expect in ("comma", "colon") or (a_key and first != '"') or (not builder.open and builder.root):
-                raise bad(line, "JSON", token, "a comma, a colon or a bracket is missing before it")
-            builder.add(_json_value(token, line), opens=first in "{[")
-            expect = "first" if first in "{[" else "colon" if a_key else "comma"
-    if builder.open or builder.root is None:
-        raise bad(line, "JSON", "the end of the file", "a bracket is still open, or there is nothing at all")
-    return builder.root
+    """The value of a JSON text. Raises BadInput with line and reason.
+
+    msgspec decides whether it is JSON; the values and their lines are read as YAML, of which JSON is a part. (But for
+    characters outside of Unicode's first plane that are written as two `\\u`, and keys above 1,024 characters.)
+    """
+    encoded = text.encode()
+    try:
+        _JSON.decode(encoded)
+    except RecursionError:
+        raise bad(1, "nesting", f"above {MAX_DEPTH}", "no known file is nested so deep") from None
+    except msgspec.DecodeError as error:
+        raise _no_json(encoded, str(error)) from None
+    indent = text[: len(text) - len(text.lstrip())]
+    documents = yaml_documents("\n" * indent.count("\n") + text.strip())
+    return documents[0] if documents else Value(None, 1)
 
 
-def _json_value(token: str, line: int) -> Value:
-    if token[0] == "{":
-        return Value({}, line)
-    if token[0] == "[":
-        return Value([], line)
-    if token[0] == '"':
-        return Value(json.loads(token) if "\\" in token else token[1:-1], line)
-    return Value(None if token[0] == "n" else token, line)
-
-
-def _tokens(text: str) -> Iterator[tuple[str, int]]:
-    at, line = 0, 1
-    while True:
-        match = _TOKEN.match(text, at)
-        if match is None:
-            line += text[at : len(text) - len(text[at:].lstrip())].count("\n")
-            raise bad(line, "JSON", text[at:].lstrip()[:20].split("\n", 1)[0], "it is no part of JSON")
-        at = match.end()
-        token = match[0].lstrip()
-        if len(token) < len(match[0]):
-            line += match[0].count("\n")
-        if not token:
-            return
-        yield token, line
+def _no_json(encoded: bytes, error: str) -> BadInput:
+    """What is there instead; `error` ends with the place in bytes, except at the end of the text."""
+    place = _PLACE.search(error)
+    if place is None:
+        line, reason = encoded.rstrip().count(b"\n") + 1, "a bracket is still open, or there is nothing at all"
+        return bad(line, "JSON", "the end of the file", reason)
+    at = min(int(place[1]), len(encoded) - 1)
+    shown = _SEPARATOR.split(encoded[at : at + 80].decode(errors="replace"), maxsplit=1)[0][:20]
+    reason = "a comma, a colon or a bracket is missing before it, or it is no part of JSON"
+    return bad(encoded.count(b"\n", 0, at) + 1, "JSON", shown or chr(encoded[at]), reason)

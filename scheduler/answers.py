@@ -244,7 +244,7 @@ def _overlaid(snapshot: Snapshot, uid: str, view: ClusterView, ledger: SessionLe
 
 def _too_far(table: NodeTable, tried: Tried, view: ClusterView, ledger: SessionLedger) -> str:
     """Why this node cannot be taken, or nothing. Nodes that we do not know are not judged."""
-    if tried.pod.metadata.annotation(labels.REACH_MODE) != labels.REQUIRED or tried.status == wire.RUNNING:
+    if tried.pod.metadata.annotation(labels.REACH_MODE) != labels.REQUIRED or tried.status == wire.TaskStatus.RUNNING:
         return ""
     node, partners = table.index.get(tried.node), _partners(tried, view, ledger)
     if node is None or not partners:

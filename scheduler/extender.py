@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
 from typing import Final
 
 import msgspec
@@ -56,10 +55,9 @@ class Extender:
         metrics: ExtenderMetrics,
         max_body_bytes: int = MAX_BODY_BYTES,
         policy: Policy | None = None,
-        now_s: Callable[[], float] = monotonic_s,
     ) -> None:
         self.view, self.decisions, self.metrics = view, decisions, metrics
-        self.max_body_bytes, self.policy, self.now_s = max_body_bytes, policy or Policy(), now_s
+        self.max_body_bytes, self.policy = max_body_bytes, policy or Policy()
         self.ledger = SessionLedger()
         self._big = asyncio.Semaphore(_BIG_AT_ONCE)
         self._said_s: dict[tuple[str, int], float] = {}
@@ -71,7 +69,7 @@ class Extender:
         return app
 
     async def _handle(self, request: web.Request) -> web.Response:
-        started_s = self.now_s()
+        started_s = monotonic_s()
         verb = request.path[1:]
         name = verb if verb in VERBS else counted.UNKNOWN_VERB
         try:
@@ -83,7 +81,7 @@ class Extender:
             self.metrics.requests(name, counted.REJECTED).inc()
             return _refused(refusal)
         self.metrics.requests(name, result).inc()
-        self.metrics.duration(name).observe(self.now_s() - started_s)
+        self.metrics.duration(name).observe(monotonic_s() - started_s)
         return web.Response(body=answer, content_type="application/json")
 
     def _answer(self, verb: str, body: Body) -> tuple[bytes, str]:
@@ -124,7 +122,7 @@ class Extender:
         return await whole_body(request, _BODY_LIMIT_S, too_large)
 
     def _complain(self, verb: str, refusal: web.HTTPException) -> None:
-        now_s = self.now_s()
+        now_s = monotonic_s()
         before_s = self._said_s.get((verb, refusal.status))
         if before_s is None or now_s - before_s >= _SAY_AGAIN_S:
             self._said_s[verb, refusal.status] = now_s

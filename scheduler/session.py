@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Final
 
 from scheduler.request import Partner, pod_request_of
-from scheduler.volcano_wire import RELEASING, RUNNING
+from scheduler.volcano_wire import TaskStatus
 from topology.objects import Pod
 from topology.snapshot import Assumed
 
@@ -46,7 +46,7 @@ class Tried:
     @property
     def leaving(self) -> bool:
         """It is being evicted from `node`, so it is no partner to anybody any more."""
-        return self.status == RELEASING
+        return self.status == TaskStatus.RELEASING
 
 
 class SessionLedger:
@@ -63,7 +63,7 @@ class SessionLedger:
     def allocated(self, pod: Tried) -> None:
         """A place was taken. With status 32 an eviction was undone: the pod stays where the API server says it is."""
         self.forget(pod.uid)
-        if pod.status != RUNNING:
+        if pod.status != TaskStatus.RUNNING:
             self._keep(pod)
 
     def deallocated(self, pod: Tried) -> None:

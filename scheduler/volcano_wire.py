@@ -15,6 +15,7 @@ import codecs
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -25,23 +26,18 @@ from topology.objects import Pod
 T = TypeVar("T")
 Body = bytes | bytearray
 
-ALLOCATED: Final = 2
-"""A place was taken on idle resources (the status in an allocateFunc call)."""
-
-PIPELINED: Final = 4
-"""A place was taken that other pods are still leaving."""
-
-RUNNING: Final = 32
-"""In an allocateFunc call: an eviction was undone."""
-
-PENDING: Final = 1
-"""In a deallocateFunc call: the place was given back (a gang did not fit, or a dry run ended)."""
-
-RELEASING: Final = 64
-"""In a deallocateFunc call: the pod is evicted from the node it runs on."""
-
 _CHUNK: Final = 1 << 20
 _MANNERS: Final = "it must be the JSON that Volcano's extender plugin sends"
+
+
+class TaskStatus(IntEnum):
+    """Of a pod in Volcano's session, as far as its calls mean something here (volcano-sh/volcano pkg/scheduler/api)."""
+
+    PENDING = 1  # deallocateFunc: the place was given back (a gang did not fit, or a dry run ended)
+    ALLOCATED = 2  # allocateFunc: a place was taken on idle resources
+    PIPELINED = 4  # allocateFunc: a place was taken that other pods are still leaving
+    RUNNING = 32  # allocateFunc: an eviction was undone
+    RELEASING = 64  # deallocateFunc: the pod is evicted from the node it runs on
 
 
 class Task(msgspec.Struct, frozen=True, rename="pascal"):

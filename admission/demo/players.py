@@ -19,6 +19,7 @@ import msgspec
 
 from admission.demo import volcano_shapes
 from admission.demo.file_cluster import FileCluster
+from scheduler.volcano_wire import TaskStatus
 from topology.clock import monotonic_s
 from topology.labels import GROUP_NAME, VOLCANO_SCHEDULER
 from topology.objects import Node, Pod
@@ -144,12 +145,12 @@ class Volcano:
             node = await self._choose(pod, taken)
             if not node:
                 continue
-            call = {"task": volcano_shapes.task(pod, node, volcano_shapes.ALLOCATED)}
+            call = {"task": volcano_shapes.task(pod, node, TaskStatus.ALLOCATED)}
             if not (await self._call("allocateFunc", call)).get("errorMessage"):
                 taken.append((pod, node))
         if len(taken) < needed:
             for pod, node in taken:
-                await self._call("deallocateFunc", {"task": volcano_shapes.task(pod, node, volcano_shapes.PENDING)})
+                await self._call("deallocateFunc", {"task": volcano_shapes.task(pod, node, TaskStatus.PENDING)})
             return
         for pod, node in taken:
             self._cluster.bind(pod["metadata"]["namespace"], pod["metadata"]["name"], node)
@@ -162,7 +163,7 @@ class Volcano:
             return str(nominated)
         if len(names) < 2:  # Volcano scores only where there is a choice
             return "".join(names)
-        call = {"task": volcano_shapes.task(pod, "", volcano_shapes.PENDING), "nodes": candidates}
+        call = {"task": volcano_shapes.task(pod, "", TaskStatus.PENDING), "nodes": candidates}
         scores: dict[str, float] = (await self._call("prioritize", call))["nodeScore"]
         self.scores[pod["metadata"]["name"]] = scores
         return max(scores, key=lambda name: scores[name])

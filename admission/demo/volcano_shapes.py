@@ -12,15 +12,12 @@ from typing import Any, Final
 
 import msgspec
 
+from scheduler.volcano_wire import TaskStatus
 from topology.labels import GROUP_NAME, TASK_SPEC
 from topology.objects import Pod
 from topology.resources import CPU, MEMORY, PODS, Amounts, parse_amounts, pod_request, sum_amounts
 
 Object = dict[str, Any]
-
-PENDING: Final = 1
-ALLOCATED: Final = 2
-RUNNING: Final = 32
 
 _NUMA: Final[Object] = {"Policy": "", "ResMap": {}}
 
@@ -101,7 +98,9 @@ def node_info(node: Object, pods: Iterable[Object]) -> Object:
         "Capacity": resource(capacity),
         "ResourceUsage": {"MetricsTime": "0001-01-01T00:00:00Z", "CPUUsageAvg": {}, "MEMUsageAvg": {}},
         "Tasks": {
-            f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": task(pod, pod["spec"]["nodeName"], RUNNING)
+            f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": task(
+                pod, pod["spec"]["nodeName"], TaskStatus.RUNNING
+            )
             for pod in there
         },
         "NumaInfo": None,

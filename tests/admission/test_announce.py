@@ -21,6 +21,7 @@ from scheduler.explain_block import placement_block
 from scheduler.plan import plan
 from scheduler.policy import Policy
 from scheduler.session import SessionLedger
+from scheduler.volcano_wire import TaskStatus
 from tests.admission.controllers import (
     annotation,
     bind_released,
@@ -142,7 +143,7 @@ def scored(cluster: FileCluster, controller: Controller, name: str) -> None:
         volcano_shapes.node_info(n, [p for p in pods if p["spec"].get("nodeName") == n["metadata"]["name"]])
         for n in cluster.objects("nodes")
     ]
-    task = volcano_shapes.task(cluster.pod(NAMESPACE, name), "", volcano_shapes.PENDING)
+    task = volcano_shapes.task(cluster.pod(NAMESPACE, name), "", TaskStatus.PENDING)
     body = bytearray(msgspec.json.encode({"task": task, "nodes": infos}))
     decision = prioritize(body, controller, SessionLedger(), Policy()).decision
     assert decision is not None

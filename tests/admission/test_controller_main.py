@@ -19,6 +19,7 @@ from admission.controller.main import Listening, serve
 from admission.demo import volcano_shapes
 from admission.demo.file_cluster import FileCluster
 from admission.settings import ControllerSettings, load
+from scheduler.volcano_wire import TaskStatus
 from tests.admission.controllers import bind_released, create, gated, groups, reasons
 from tests.admission.held_pods import NAMESPACE, held
 from tests.admission.pods import Raw
@@ -96,7 +97,7 @@ async def process(cluster: FileCluster, folder: Path, **given: Any) -> AsyncGene
 
 def scoring(cluster: FileCluster, name: str) -> Raw:
     infos = [volcano_shapes.node_info(node, ()) for node in cluster.objects("nodes")]
-    return {"task": volcano_shapes.task(cluster.pod(NAMESPACE, name), "", volcano_shapes.PENDING), "nodes": infos}
+    return {"task": volcano_shapes.task(cluster.pod(NAMESPACE, name), "", TaskStatus.PENDING), "nodes": infos}
 
 
 # --- starting ----------------------------------------------------------------------------------
@@ -138,7 +139,7 @@ async def test_before_its_lists_are_complete_it_is_alive_not_ready_and_has_no_op
 
 
 def allocation(cluster: FileCluster, name: str, node: str) -> Raw:
-    return {"task": volcano_shapes.task(cluster.pod(NAMESPACE, name), node, volcano_shapes.ALLOCATED)}
+    return {"task": volcano_shapes.task(cluster.pod(NAMESPACE, name), node, TaskStatus.ALLOCATED)}
 
 
 async def test_it_stays_ready_when_the_api_server_goes(cluster: FileCluster, tmp_path: Path) -> None:

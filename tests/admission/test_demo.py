@@ -20,6 +20,7 @@ from admission.demo.file_cluster import FileCluster
 from admission.demo.players import ApiServer, PlayError, Volcano, webhook_configuration
 from admission.demo.report import WIDTH, Report
 from admission.demo.services import NotReadyError, Services
+from scheduler.volcano_wire import TaskStatus
 from topology.labels import GROUP_NAME
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -226,5 +227,5 @@ def test_a_node_of_volcanos_knows_what_is_free() -> None:
     assert info["Idle"]["ScalarResources"]["nvidia.com/gpu"] == 5000
     assert info["Used"]["ScalarResources"] == {"nvidia.com/gpu": 3000, "pods": 1}
     task = info["Tasks"]["elsewhere/on-n1"]
-    assert (task["NodeName"], task["Status"]) == ("n1", volcano_shapes.RUNNING)
+    assert (task["NodeName"], task["Status"]) == ("n1", TaskStatus.RUNNING)
     assert msgspec.json.encode(info)

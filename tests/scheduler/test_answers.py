@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from scheduler.answers import NEUTRAL, VERBS, Answer, Result
 from scheduler.policy import Policy
 from scheduler.session import SessionLedger
-from scheduler.volcano_wire import ALLOCATED, PENDING, PIPELINED, RELEASING, RUNNING
+from scheduler.volcano_wire import TaskStatus
 from tests.scheduler.volcano import Cluster, body_of, event_body, node_json, pod_json, prioritize_body, read_by_go
 from topology.labels import DEFAULT_REACH_SIZE_BYTES, PAIRING, REACH, REACH_MODE, REACH_SIZE
 from topology.resources import GPU
@@ -42,11 +42,11 @@ class Volcano:
         scores: dict[str, float] = json.loads(answer.body)["nodeScore"]
         return scores
 
-    def allocate(self, pod: Mapping[str, Any], node: str, status: int = ALLOCATED) -> str:
+    def allocate(self, pod: Mapping[str, Any], node: str, status: int = TaskStatus.ALLOCATED) -> str:
         refusal: str = json.loads(self.call("allocateFunc", event_body(pod, node, status)).body)["errorMessage"]
         return refusal
 
-    def take_back(self, pod: Mapping[str, Any], node: str, status: int = PENDING) -> None:
+    def take_back(self, pod: Mapping[str, Any], node: str, status: int = TaskStatus.PENDING) -> None:
         self.call("deallocateFunc", event_body(pod, node, status))
 
 
@@ -109,10 +109,10 @@ def test_a_partner_that_leaves_is_none(gone: dict[str, str] | None) -> None:
     volcano = Volcano(Cluster(NEAR + FAR, [leaving]))
     if not gone:
         assert best(volcano.scores(pod_json("d-0", "decode"), NEAR + FAR))[0] == "f1"
-        volcano.take_back(leaving, "f1", RELEASING)
+        volcano.take_back(leaving, "f1", TaskStatus.RELEASING)
     assert volcano.allocate(pod_json("d-0", "decode", annotations=REQUIRED), "n1") == ""
     if not gone:
-        volcano.allocate(leaving, "f1", RUNNING)
+        volcano.allocate(leaving, "f1", TaskStatus.RUNNING)
         assert volcano.allocate(pod_json("d-1", "decode", annotations=REQUIRED), "n1") != ""
 
 
@@ -178,7 +178,7 @@ def test_a_required_pod_is_refused_beyond_the_bound_of_a_partner_with_a_place() 
         "isochrone: decode pod d-0 on f1 would be 2.00 ms (modelled) from p-0 on n1, and its bound is 1.00 ms"
     )
     assert len(volcano.ledger) == 0
-    assert volcano.allocate(pod_json("d-0", "decode", annotations=REQUIRED), "n3", PIPELINED) == ""
+    assert volcano.allocate(pod_json("d-0", "decode", annotations=REQUIRED), "n3", TaskStatus.PIPELINED) == ""
 
 
 def test_a_partner_tried_in_this_session_counts_as_much() -> None:
@@ -212,8 +212,8 @@ def test_with_pairing_nearest_one_partner_in_reach_is_enough() -> None:
 def test_an_eviction_undone_is_never_refused() -> None:
     running = pod_json("d-0", "decode", node="f1", annotations=REQUIRED)
     volcano = Volcano(Cluster(NEAR + FAR, [PREFILL_ON_N1, running]))
-    volcano.take_back(running, "f1", RELEASING)
-    assert volcano.allocate(running, "f1", RUNNING) == ""
+    volcano.take_back(running, "f1", TaskStatus.RELEASING)
+    assert volcano.allocate(running, "f1", TaskStatus.RUNNING) == ""
 
 
 # --- the rest ----------------------------------------------------------------------------------

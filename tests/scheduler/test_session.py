@@ -11,13 +11,13 @@ from scheduler.answers import prioritize
 from scheduler.decision_log import DecisionLog
 from scheduler.policy import Policy
 from scheduler.session import SessionLedger, Tried
-from scheduler.volcano_wire import ALLOCATED, PENDING, PIPELINED, RELEASING, RUNNING
+from scheduler.volcano_wire import TaskStatus
 from tests.scheduler.volcano import Cluster, node_json, pod_json, prioritize_body
 from topology.objects import Pod
 from topology.snapshot import Assumed
 
-P0 = Tried("u-p0", "p-0", "default", "chat", "prefill", "n1", ALLOCATED, Pod())
-D0 = Tried("u-d0", "d-0", "default", "chat", "decode", "n2", PIPELINED, Pod())
+P0 = Tried("u-p0", "p-0", "default", "chat", "prefill", "n1", TaskStatus.ALLOCATED, Pod())
+D0 = Tried("u-d0", "d-0", "default", "chat", "decode", "n2", TaskStatus.PIPELINED, Pod())
 
 
 def places(ledger: SessionLedger, phase: str = "prefill") -> list[tuple[str, tuple[str, ...]]]:
@@ -33,9 +33,9 @@ def test_a_place_counts_until_it_is_given_back() -> None:
     assert ledger.partners("other", "chat", "prefill") == ()
     assert ledger.assumed() == {"u-p0": Assumed("n1", {"pods": 1}), "u-d0": Assumed("n2", {"pods": 1})}
     assert ledger.assumed(without={"u-p0"}) == {"u-d0": Assumed("n2", {"pods": 1})}
-    ledger.deallocated(replace(P0, status=PENDING))
+    ledger.deallocated(replace(P0, status=TaskStatus.PENDING))
     assert places(ledger) == []
-    ledger.deallocated(replace(P0, status=PENDING))
+    ledger.deallocated(replace(P0, status=TaskStatus.PENDING))
     assert len(ledger) == 1
 
 
@@ -50,11 +50,11 @@ def test_a_second_place_replaces_the_first() -> None:
 
 def test_an_evicted_pod_is_no_partner_and_holds_its_node_until_it_is_gone() -> None:
     ledger = SessionLedger()
-    ledger.deallocated(replace(P0, status=RELEASING))
+    ledger.deallocated(replace(P0, status=TaskStatus.RELEASING))
     assert ledger.leaving("u-p0")
     assert places(ledger) == []
     assert ledger.assumed() == {}
-    ledger.allocated(replace(P0, status=RUNNING))
+    ledger.allocated(replace(P0, status=TaskStatus.RUNNING))
     assert not ledger.leaving("u-p0")
     assert len(ledger) == 0
 
@@ -62,7 +62,7 @@ def test_an_evicted_pod_is_no_partner_and_holds_its_node_until_it_is_gone() -> N
 def test_the_end_of_a_session_forgets_all_of_it() -> None:
     ledger = SessionLedger()
     ledger.allocated(P0)
-    ledger.deallocated(replace(D0, status=RELEASING))
+    ledger.deallocated(replace(D0, status=TaskStatus.RELEASING))
     ledger.close()
     assert (len(ledger), tuple(ledger.gangs()), places(ledger)) == (0, (), [])
 
@@ -87,10 +87,10 @@ def test_the_ledger_agrees_with_a_plain_reading_of_the_calls(calls: list[tuple[s
     for uid, node, status in calls:
         pod = replace(P0, uid=uid, name=uid, node=node, status=status)
         truth.pop(uid, None)
-        if status in (ALLOCATED, PIPELINED):
+        if status in (TaskStatus.ALLOCATED, TaskStatus.PIPELINED):
             ledger.allocated(pod)
             truth[uid] = node
-        elif status == RUNNING:
+        elif status == TaskStatus.RUNNING:
             ledger.allocated(pod)
         else:
             ledger.deallocated(pod)

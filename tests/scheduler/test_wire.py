@@ -24,7 +24,7 @@ def test_a_task_and_the_names_are_read_and_nothing_else() -> None:
 
 def test_an_event_says_where_and_how() -> None:
     task = wire.decode_event(bytearray(body_of(task=task_json(POD, node="n1", status=4))))
-    assert (task.node_name, task.status) == ("n1", wire.PIPELINED)
+    assert (task.node_name, task.status) == ("n1", wire.TaskStatus.PIPELINED)
 
 
 @pytest.mark.parametrize(

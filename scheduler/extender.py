@@ -65,7 +65,8 @@ class Extender:
     def app(self) -> web.Application:
         """Every path and method: what is no call is answered with a sentence too."""
         app = web.Application(client_max_size=self.max_body_bytes)
-        app.router.add_route("*", "/{verb:.*}", self._handle)
+        for path in (*(f"/{verb}" for verb in VERBS), "/{verb:.*}"):  # what is known is found without a search
+            app.router.add_route("*", path, self._handle)
         return app
 
     async def _handle(self, request: web.Request) -> web.Response:

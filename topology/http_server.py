@@ -63,25 +63,34 @@ async def listening(
         await runner.cleanup()
 
 
-async def whole_body(request: web.Request, limit_s: float, too_large: str) -> bytearray:
+async def whole_body(request: web.Request, limit_s: float, too_large: str) -> bytes | bytearray:
     """The body, of at most the application's `client_max_size` bytes, unpacked.
 
     Raises web.HTTPException with one sentence: 413 (`too_large`, with `{size}` filled in), 408 after `limit_s`, 400 for
     a body that breaks off.
     """
-    limit_bytes, announced_bytes = request.client_max_size, request.content_length or 0
+    limit_bytes, announced_bytes, content = request.client_max_size, request.content_length or 0, request.content
     if announced_bytes > limit_bytes:
         text = too_large.format(size=f"{announced_bytes} bytes")
         raise web.HTTPRequestEntityTooLarge(limit_bytes, announced_bytes, text=text)
+    if content.is_eof() and content.exception() is None:  # a body of a few kilobytes is here before its handler
+        arrived = content.read_nowait()
+        if len(arrived) > limit_bytes:
+            raise _over(limit_bytes, too_large)
+        return arrived
     body, size = bytearray(announced_bytes), 0  # request.read() would copy it once more
     async with _arriving(limit_s):
-        async for piece, _ in request.content.iter_chunks():
+        async for piece, _ in content.iter_chunks():
             start, size = size, size + len(piece)
             if size > limit_bytes:
-                raise web.HTTPRequestEntityTooLarge(limit_bytes, size, text=too_large.format(size="larger"))
+                raise _over(limit_bytes, too_large)
             body[start:size] = piece
     del body[size:]
     return body
+
+
+def _over(limit_bytes: int, too_large: str) -> web.HTTPException:
+    return web.HTTPRequestEntityTooLarge(limit_bytes, limit_bytes + 1, text=too_large.format(size="larger"))
 
 
 async def drop_body(request: web.Request, limit_s: float) -> None:

@@ -88,7 +88,8 @@ class Webhook:
     def admission(self) -> web.Application:
         """The API server's side: every path and method, since what is no review is answered with a sentence too."""
         app = web.Application(client_max_size=MAX_BODY_BYTES)
-        app.router.add_route("*", "/{path:.*}", self._review)
+        for path in (*self._paths, "/{path:.*}"):  # what is known is found without a search
+            app.router.add_route("*", path, self._review)
         return app
 
     async def _review(self, request: web.Request) -> web.Response:
@@ -172,7 +173,7 @@ async def serve(
         await asyncio.sleep(settings.drain / 1e6)
 
 
-def _decided(body: bytearray, decide: Callable[[review.Request], Reply]) -> Reply:
+def _decided(body: bytes | bytearray, decide: Callable[[review.Request], Reply]) -> Reply:
     request = review.decode(body)
     try:
         return decide(request)
@@ -182,7 +183,7 @@ def _decided(body: bytearray, decide: Callable[[review.Request], Reply]) -> Repl
         return review.untouched(request.uid, warning, ReviewResult.FAILED)
 
 
-async def _body(request: web.Request) -> bytearray:
+async def _body(request: web.Request) -> bytes | bytearray:
     if request.method != "POST":
         raise web.HTTPMethodNotAllowed(request.method, ["POST"], text=f"method is {request.method!r}; use 'POST'")
     if request.content_type != "application/json":

@@ -215,7 +215,7 @@ def volcano_conf(
 
     The plugin goes into Volcano's scheduler configuration; --check says what is wrong with one that exists.
     """
-    from scheduler import volcano_conf as conf
+    from scheduler.extender import scheduler_config as conf
 
     if not check:
         typer.echo(conf.stanza(url, timeout), nl=False)

@@ -16,7 +16,7 @@ from aiohttp import web
 from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
 
 from admission.settings import HostPort
-from scheduler.one_handler import Handler, server_of
+from scheduler.extender.one_handler import Handler, server_of
 from topology.bad_input import BadInput
 
 STOP_LIMIT_S: Final = 10.0

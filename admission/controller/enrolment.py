@@ -33,7 +33,7 @@ from admission.settings import HostPort
 from topology.bad_input import BadInput
 from topology.clock import monotonic_s, utc_now
 from topology.facts import enrolment_pb2 as wire
-from topology.facts.hub import Parts, server_credentials
+from topology.hub.server import Parts, server_credentials
 from topology.kube.errors import ApiError, ApiFailure
 from topology.objects import Pod
 

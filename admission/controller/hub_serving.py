@@ -28,7 +28,7 @@ async def serving_hub(
     controller: Controller, api: KubeApi, settings: ControllerSettings, where: HostPort
 ) -> AsyncIterator[tuple[HostPort, HostPort | None]]:
     """Serves while the context lasts; yields where the hub and, if there is one, enrolment listen. Raises BadInput."""
-    from topology.facts import hub
+    from topology.hub import server as hub
 
     if not settings.hub_tls_dir and not settings.hub_plaintext and settings.enrol_listen is None:
         allowed = (

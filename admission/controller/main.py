@@ -22,38 +22,38 @@ from admission.controller.metrics import ControllerMetrics
 from admission.controller.probe_orders import ProbeOrders
 from admission.controller.publishing import publication
 from admission.controller.topology_watch import TopologyWatch
-from admission.gangs.announce import Announcer
-from admission.gangs.batch import BatchAdmission
-from admission.gangs.complete import Completion
-from admission.gangs.departures import Departures
-from admission.gangs.expected import come_later
-from admission.gangs.fairness import CLAIMS_S, Fairness, Kept
-from admission.gangs.gang_track import BatchSettings
-from admission.gangs.let_go import Gatekeeper
+from admission.fairness.fairness import CLAIMS_S, Fairness, Kept
+from admission.gangs.expected_pods import come_later
 from admission.gangs.owners import Owners, wants
-from admission.gangs.pod_group_form import OPENAPI_PATH, OPTIONAL, optional_fields
-from admission.gangs.renew import Renewal
-from admission.gangs.retire import Retirement
-from admission.gangs.turn import Turn
+from admission.reconcile.gang_planner import Turn
+from admission.reconcile.gang_state import BatchSettings
+from admission.reconcile.reconciler import BatchAdmission
+from admission.reconcile.release_workflow import Departures
+from admission.release.pod_group_schema import OPENAPI_PATH, OPTIONAL, optional_fields
+from admission.release.pod_writer import Gatekeeper
+from admission.report.reporter import Announcer
 from admission.serving import background, health_app, listening, stopped_by_signals
 from admission.settings import ControllerSettings, HostPort
-from scheduler.decision_log import DecisionLog
-from scheduler.extender import Extender
-from scheduler.extender import listening as extender_listening
-from scheduler.metrics import ExtenderMetrics
-from scheduler.policy import Policy
+from admission.upkeep.min_resources import Completion
+from admission.upkeep.pod_group_gc import Retirement
+from admission.upkeep.stuck_pods import Renewal
+from scheduler.extender.decision_cache import DecisionLog
+from scheduler.extender.metrics import ExtenderMetrics
+from scheduler.extender.server import Extender
+from scheduler.extender.server import listening as extender_listening
+from scheduler.model.policy import Policy
 from topology.clock import monotonic_s, wall_time_s
-from topology.cluster_state import ClusterState
+from topology.cluster.snapshot import NodeTable, Snapshot
+from topology.cluster.state import ClusterState
 from topology.facts.age import AgeLimits
-from topology.facts.hub_state import HubState
 from topology.facts.report import NodeFacts
+from topology.hub.state import HubState
 from topology.kube.api import KubeApi
 from topology.kube.errors import ApiFailure
 from topology.kube.events import EventSettings, EventSink
 from topology.kube.informer import Change, HasMetadata, Informer, InformerSettings
 from topology.kube.kept_pods import KeptPods
 from topology.objects import HyperNode, Node, Pod, PodGroup, Queue, Workload
-from topology.snapshot import NodeTable, Snapshot
 
 log = logging.getLogger(__name__)
 

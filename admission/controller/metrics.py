@@ -18,8 +18,8 @@ from topology.facts.age import FactPart
 if TYPE_CHECKING:
     from admission.controller.enrolment import Enrolment
     from admission.controller.main import Controller
-    from topology.facts.hub import Hub
-    from topology.facts.hub_state import HubState
+    from topology.hub.server import Hub
+    from topology.hub.state import HubState
 
 
 class ControllerMetrics(Collector):

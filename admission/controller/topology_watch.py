@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from topology.bad_input import BadInput
-from topology.cluster_state import ClusterState
+from topology.cluster.domain_sources import NO_FILE, FilePlaces
+from topology.cluster.state import ClusterState
 from topology.graph.arrays import domain_chains
-from topology.reach.sources import NO_FILE, FilePlaces
 from topology.readers.formats import MAX_BYTES, read
 
 log = logging.getLogger(__name__)

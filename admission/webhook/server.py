@@ -25,7 +25,7 @@ from admission.webhook import certificate_store, review
 from admission.webhook.review import Reply, Result
 from admission.webhook.serving_certificate import ServingCertificate
 from admission.webhook.tagging import Entry
-from scheduler.one_handler import arrived
+from scheduler.extender.one_handler import arrived
 from topology import clock
 from topology.bad_input import BadInput
 from topology.kube.api import KubeApi

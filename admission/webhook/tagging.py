@@ -20,10 +20,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from admission.gangs.identity import podgroup_name
-from admission.gangs.pod_settings import Mode, PodSettings, read_settings
 from admission.recognition.existing_group import ExistingGroup, existing_group
+from admission.recognition.gang_identity import podgroup_name
 from admission.recognition.key_places import hints, unread_claims
+from admission.recognition.pod_settings import Mode, PodSettings, read_settings
 from admission.recognition.readings import readings_of
 from admission.recognition.signals import BUILT_IN, Confidence, Phase, PhaseReading, Rules
 from admission.webhook import json_patch

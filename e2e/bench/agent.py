@@ -25,8 +25,8 @@ from tests.nvml.kubelet import Kubelet, serving
 from tests.nvml.library import ROOT, build, environment
 from tests.topology.hub_certificates import Authority
 from topology.agent.settings import AgentSettings
-from topology.facts.hub import Hub, listening
-from topology.facts.hub_state import HubState
+from topology.hub.server import Hub, listening
+from topology.hub.state import HubState
 
 PODS: Final = 100
 WARM_S: Final = 20.0

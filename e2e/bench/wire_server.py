@@ -14,9 +14,9 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from scheduler.decision_log import DecisionLog
-from scheduler.extender import MAX_BODY_BYTES, Extender, listening
-from scheduler.metrics import ExtenderMetrics
+from scheduler.extender.decision_cache import DecisionLog
+from scheduler.extender.metrics import ExtenderMetrics
+from scheduler.extender.server import MAX_BODY_BYTES, Extender, listening
 
 BARE: Final = "bare"
 OURS: Final = "ours"

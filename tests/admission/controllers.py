@@ -23,7 +23,7 @@ QUIET = "30ms"
 RETRY_S = 0.1
 GROUP_SHOWN_S = 0.5
 SHORT_PAUSES_S = (0.01, 0.02, None)
-"""Between tries of a release: set it as `admission.gangs.let_go._PAUSES_S` where releases fail."""
+"""Between tries of a release: set it as `admission.release.pod_writer._PAUSES_S` where releases fail."""
 _POD_WRITE = re.compile(r"/api/v1/namespaces/[^/]+/pods/([^/]+)(/status)?")
 _GROUP_WRITE = re.compile(r"/apis/scheduling\.volcano\.sh/v1beta1/namespaces/[^/]+/podgroups/([^/]+)")
 

@@ -237,7 +237,7 @@ async def test_a_bug_in_what_it_keeps_takes_the_process_with_it(
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("topology.cluster_state.ClusterState.apply_nodes", broken)
+    monkeypatch.setattr("topology.cluster.state.ClusterState.apply_nodes", broken)
     with pytest.raises(ExceptionGroup) as error:
         async with asyncio.timeout(LIMIT_S):
             await serve(settings_for(cluster, tmp_path), stop=asyncio.Event())

@@ -33,8 +33,8 @@ from topology.agent.hub_client import HubClient
 from topology.agent.key_request import key_and_request
 from topology.agent.settings import AgentSettings
 from topology.facts import enrolment_pb2 as wire
-from topology.facts import hub as hub_side
-from topology.facts.hub_state import HubState
+from topology.hub import server as hub_side
+from topology.hub.state import HubState
 from topology.kube.errors import ApiUnreachable
 
 NAMESPACE, ACCOUNT, HUB_NAME = "isochrone-system", "isochrone-agent", "isochrone-controller.isochrone-system.svc"

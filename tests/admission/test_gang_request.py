@@ -7,12 +7,13 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from admission.gangs.gang_request import GangView, complete, lost_partners, request_of, view_of
-from scheduler.own_pods import held_by_gang
-from scheduler.request import pod_request_of
+from admission.gangs.gang_view import GangView, complete, lost_partners, request_of, view_of
+from scheduler.model.request import pod_request_of
+from scheduler.planning.gang_usage import held_by_gang
 from tests.admission.held_pods import CHAT, bound, held, released, required, stored, within
 from tests.admission.pods import Raw
 from tests.scheduler.clusters import node
+from topology.cluster.snapshot import NodeTable, snapshot_of
 from topology.labels import (
     CARD_MEMORY,
     DECISION,
@@ -26,7 +27,6 @@ from topology.labels import (
     REACH_SIZE,
 )
 from topology.objects import Pod
-from topology.snapshot import NodeTable, snapshot_of
 
 PREFILLS = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "chat-prefill", "uid": "rs-p"}}
 DECODES = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "chat-decode", "uid": "rs-d"}}

@@ -18,7 +18,7 @@ from admission.recognition.rule_file import read_rules
 from admission.settings import ControllerSettings
 from admission.templates.looked_at import EXCLUDED
 from manifests.render import CHART, INSTALL, find_helm, render
-from scheduler.volcano_conf import stanza
+from scheduler.extender.scheduler_config import stanza
 from topology.agent.settings import AgentSettings
 from topology.labels import CONFLICT, DECISION, ENABLED, GANG, PHASE, PLACEMENT, SIGNAL
 

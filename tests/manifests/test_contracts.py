@@ -12,7 +12,7 @@ import yaml
 from admission.cli import app
 from admission.settings import ControllerSettings, WebhookSettings
 from manifests.render import CHART, INSTALL
-from scheduler.reasons import Reason
+from scheduler.model.reason import Reason
 from topology import labels
 from topology.agent.settings import AgentSettings
 

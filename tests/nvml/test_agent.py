@@ -20,8 +20,8 @@ from topology.bad_input import BadInput
 from topology.clock import monotonic_s
 from topology.facts import report as f
 from topology.facts.age import AgeLimits, FactPart, Freshness
-from topology.facts.hub import Hub, listening
-from topology.facts.hub_state import HubState
+from topology.hub.server import Hub, listening
+from topology.hub.state import HubState
 
 
 async def test_an_agent_reports_its_machine_and_what_becomes_of_it(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.body_room import Rooms
+from scheduler.extender.body_room import Rooms
 
 
 @given(pieces=st.lists(st.binary(max_size=5), max_size=6), announced=st.integers(0, 20))

@@ -11,8 +11,9 @@ from collections.abc import AsyncGenerator
 import aiohttp
 import pytest
 
-from scheduler import extender, straight_read
-from scheduler.body_room import Room
+from scheduler.extender import server as extender
+from scheduler.extender import straight_read
+from scheduler.extender.body_room import Room
 from tests.scheduler.volcano import Cluster, Running, body_of, node_info_json, node_json, pod_json, running, task_json
 from tests.topology.list_watch_server import LIMIT_S
 

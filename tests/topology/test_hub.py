@@ -22,8 +22,8 @@ from topology.facts import agent_pb2 as wire
 from topology.facts import report as f
 from topology.facts import wire as facts_wire
 from topology.facts.age import Freshness, PartAge
-from topology.facts.hub import Bucket, Hub, listening
-from topology.facts.hub_state import HubState
+from topology.hub.server import Bucket, Hub, listening
+from topology.hub.state import HubState
 
 
 @contextlib.asynccontextmanager

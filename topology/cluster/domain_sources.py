@@ -31,7 +31,7 @@ def _only(hosts: Iterable[str], form: Callable[[str], str]) -> dict[str, str]:
 
 
 class FilePlaces:
-    """Places of hosts as a topology file names them: `chains` as `topology.graph.arrays.domain_chains` gives them."""
+    """Places of hosts as a topology file names them: `chains` is what topology.graph.host_domains makes of it."""
 
     def __init__(self, chains: Mapping[str, DomainChain]) -> None:
         self._chains = dict(chains)

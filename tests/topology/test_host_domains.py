@@ -1,53 +1,12 @@
-"""Arrays of a topology against networkx, the slow and simple way."""
+"""Domains of hosts, read off the graph of a network."""
 
 from __future__ import annotations
 
-import networkx as nx
-import pytest
-
 from tests.topology import samples
 from tests.topology.data_files import data
-from topology.bad_input import BadInput
-from topology.graph.arrays import MAX_SWITCHES, UNREACHED, closeness, domain_chains, switch_hops
-from topology.graph.link_words import HOP
-from topology.graph.parts import NETWORK_SWITCHES, Part, PartKind, Topology, to_networkx
+from topology.graph.host_domains import domain_chains
 from topology.reach.model import NodeLinks, ReachModel
 from topology.readers.formats import read
-
-
-def test_closeness_of_the_small_matrix() -> None:
-    names, ranks, bonds = closeness(read(samples.TOPO_MATRIX.encode()))
-    assert names == ("GPU0", "GPU1", "NIC0")
-    # 0 itself, 1 NVLink, 3 PIX, 7 SYS: the order of the words in topology/graph/link_words.py
-    assert ranks.tolist() == [[0, 1, 3], [1, 0, 7], [3, 7, 0]]
-    assert bonds.tolist() == [[0, 4, 0], [4, 0, 0], [0, 0, 0]]
-
-
-def check_against_networkx(topology: Topology) -> None:
-    names, hops = switch_hops(topology)
-    switches = {part.name for part in topology.of_kind(*NETWORK_SWITCHES)}
-    graph = to_networkx(topology).subgraph(switches)
-    by_hop = nx.Graph([(a, b) for a, b in graph.edges if graph.edges[a, b]["kind"] == HOP])
-    by_hop.add_nodes_from(switches)
-    far = dict(nx.all_pairs_shortest_path_length(by_hop))
-    for at, a in enumerate(names):
-        for to, b in enumerate(names):
-            assert hops[at, to] == far[a].get(b, UNREACHED)
-
-
-@pytest.mark.parametrize("sample", ["slurm", "topograph", "ibnetdiscover", "netq", "hypernodes"])
-def test_switch_hops_are_shortest_paths(sample: str) -> None:
-    check_against_networkx(read(samples.ALL[sample].encode()))
-
-
-def test_switch_hops_of_a_real_fabric() -> None:
-    check_against_networkx(read(data("cluster-topo/topograph-ibnetdiscover-example.out.gz")))
-
-
-def test_too_many_switches_are_refused() -> None:
-    parts = tuple(Part(f"s{number}", PartKind.LEAF) for number in range(MAX_SWITCHES + 1))
-    with pytest.raises(BadInput):
-        switch_hops(Topology("test", parts, ()))
 
 
 def test_hosts_become_chains_that_the_reach_model_takes() -> None:

@@ -22,6 +22,7 @@ from scheduler.explain.wording import (
     helps_gang,
     helps_one,
     here_and_missing,
+    hops_of,
     larger_than_all,
     larger_than_cluster,
     name_of,
@@ -85,6 +86,7 @@ def _placed_rows(decision: Decision, plan: Plan | None, bound_node: str | None) 
         rows.append(("instead", f"of {name_of(decision.chosen or '')}, which was planned"))
     elif decision.partner is not None:
         rows.append(("pair", _pair(decision, decision.partner, plan)))
+        rows += _hops(decision.partner)
     others = [c for c in decision.ranked if c.node != node][:_RUNNERS_UP]
     if others:
         rows.append(("next", "   ".join(_runner_up(c) for c in others)))
@@ -114,6 +116,10 @@ def _pair(decision: Decision, pair: PairReach, plan: Plan | None) -> str:
     which = "nearest" if plan is not None and plan.request.bound.nearest else "worst"
     reach = f"{show_us(pair.reach.us)} {pair.reach.basis}"
     return f"{which}: {name_of(partner)}{where}  {reach}  bound {show_us(decision.bound_us)}  {pair.reach.path}"
+
+
+def _hops(pair: PairReach) -> list[Row]:
+    return [("path", hops)] if (hops := hops_of(pair)) else []
 
 
 def _node_of(pod: str, plan: Plan | None) -> str:
@@ -234,6 +240,7 @@ def gang_block(plan: Plan) -> str:
         worst = plan.worst
         ends = f"{name_of(worst.prefill)} and {name_of(worst.decode)}"
         rows.append(("worst", f"{show_us(worst.reach.us)} ({path_of(worst.reach)})  bound {show_us(bound_us)}  {ends}"))
+        rows += _hops(worst)
     sets = [(p, s) for p in PHASES if planned[p] and (s := plan.set_for(p)) is not None]
     if len(sets) == 2 and sets[0][1] == sets[1][1]:
         rows.append(("set", f"both {set_of(sets[0][1])}"))

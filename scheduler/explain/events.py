@@ -22,6 +22,7 @@ from scheduler.explain.wording import (
     helps_gang,
     helps_one,
     here_and_missing,
+    hops_of,
     larger_than_all,
     larger_than_cluster,
     name_of,
@@ -223,7 +224,8 @@ def gang_event(plan: Plan, *, bound: bool = False) -> tuple[Reason, str]:
     if plan.worst is not None:
         worst, bound_us = plan.worst, plan.request.bound.us
         text += f"; worst pair {name_of(worst.prefill)} and {name_of(worst.decode)} at {show_us(worst.reach.us)}"
-        text += f" (bound {show_us(bound_us)}, {path_of(worst.reach)})"
+        way = f"; {hops_of(worst)}" if worst.hops else ""
+        text += f" (bound {show_us(bound_us)}, {path_of(worst.reach)}{way})"
     text += f"; on {names_of(sorted(set(plan.places.values())))}"
     left = [m.name for m in plan.request.members if m.uid not in plan.places]
     if left:

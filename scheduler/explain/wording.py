@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from scheduler.model.decision import NANO, Candidate, Decision, Plan, Remedy, Shortfall, TooLarge
+from scheduler.model.decision import NANO, Candidate, Decision, PairReach, Plan, Remedy, Shortfall, TooLarge
 from scheduler.model.request import GangRequest
 from scheduler.model.verdict import CARDS, GPU_BYTES, Verdict, VerdictCode
 from topology.cluster.isochrone_sets import NodeSet
@@ -155,6 +155,11 @@ def _phrase(code: VerdictCode, decision: Decision, *, decided: bool = True) -> s
 def path_of(reach: Reach) -> str:
     """How the path runs and how the number is known: `same leaf, TCP, modelled`, `other zone, not measured`."""
     return reach.path if "not measured" in reach.path else f"{reach.path}, {reach.basis}"
+
+
+def hops_of(pair: PairReach) -> str:
+    """`GPU0 -> PIX -> mlx5_0 -> leaf a1 -> mlx5_0 -> PIX -> GPU3`; empty where no graph knows the way."""
+    return " -> ".join(map(name_of, pair.hops))
 
 
 def gap_of(miss: Verdict) -> str:

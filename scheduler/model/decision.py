@@ -57,11 +57,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class PairReach:
-    """The worst pair of a placement: which partner, and how far."""
+    """The worst pair of a placement: which partner, how far, and by which hops where a graph knows them."""
 
     prefill: str
     decode: str
     reach: Reach
+    hops: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

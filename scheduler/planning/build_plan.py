@@ -33,6 +33,7 @@ from scheduler.model.decision import KEEP, Candidate, Decision, Outcome, PairRea
 from scheduler.model.policy import Policy
 from scheduler.model.request import GangRequest, PodRequest, ReachBound
 from scheduler.model.verdict import Verdict, VerdictCode
+from scheduler.pair_path import with_paths
 from scheduler.planning.gang_usage import held_by_gang
 from scheduler.planning.partner_groups import Standing, groups_of, nodes_by_phase
 from scheduler.search.capacity_loss import lost_gpus
@@ -96,7 +97,7 @@ def planned(
     lost = lost_gpus(snapshot, after, placed, policy, objective)
     terms = replace(terms_of(snapshot, pods, bound, smaller, lost), torn=_torn(gang, snapshot, places))
     terms = replace(terms, off_rail=_off_rail(snapshot, pods, needs, gang, places))
-    return Plan(
+    plan = Plan(
         request=gang,
         outcome=Outcome.PLANNED if places else Outcome.HELD,
         snapshot_id=snapshot.id,
@@ -109,6 +110,7 @@ def planned(
         cost=objective.cost(terms),
         twins=twins,
     )
+    return with_paths(plan, snapshot)
 
 
 def _torn(gang: GangRequest, snapshot: Snapshot, places: Places) -> float:

@@ -27,6 +27,7 @@ class AgentsView:
         self._links: dict[str, SeenLinks] = {}
         self._cards: dict[str, SeenCards] = {}
         self._hardware: dict[str, tuple[object, ...]] = {}  # what the links and cards were made of
+        self._devices: dict[str, NodeFacts] = {}  # the same without readings, of which a graph can be made
         self._in_use: dict[str, tuple[str, ...]] = {}
         self._pods: dict[str, tuple[object, object]] = {}  # what the devices in use were read from
         self._counted: Mapping[str, tuple[str, ...]] | None = {}
@@ -40,6 +41,7 @@ class AgentsView:
         if (before := self._hardware.get(node)) is not None and _same(before, now):
             return False  # nothing but readings that move by the second: half a millisecond a report is saved
         self._hardware[node] = now
+        self._devices[node] = NodeFacts(state=facts.state, gpus=facts.gpus, pairs=facts.pairs, nics=facts.nics)
         links, cards = seen_links(facts), seen_cards(facts)
         if links == self._links.get(node, _NO_LINKS) and cards == self._cards.get(node, _NO_CARDS):
             return False
@@ -70,7 +72,7 @@ class AgentsView:
 
     def forget(self, node: str) -> None:
         """The node is gone. How old its agent's facts are stays known: the agent may outlive the Node object."""
-        for kept in (self._links, self._hardware, self._pods):
+        for kept in (self._links, self._hardware, self._pods, self._devices):
             kept.pop(node, None)
         self._cards.pop(node, None)
         if self._in_use.pop(node, None) is not None:
@@ -114,6 +116,11 @@ class AgentsView:
             for node, cards in self._cards.items()
             if (old := self._expired(node)) != set(_IN_TABLE)
         }
+
+    @property
+    def devices(self) -> dict[str, NodeFacts]:
+        """GPUs, network cards and how far they are apart, of every node of whose facts neither part expired."""
+        return {node: facts for node, facts in self._devices.items() if not self._expired(node)}
 
     def _expired(self, node: str) -> set[FactPart]:
         """The parts that a node table may not use."""

@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from topology.cluster.agent_links import SeenLinks
 from topology.labels import HOSTNAME
 from topology.objects import Node
 from topology.reach.domains import DomainChain, chain_of
+
+if TYPE_CHECKING:  # networkx is loaded when a file is read, not with every node table
+    from topology.graph.network_map import NetworkMap
 
 
 def _short(name: str) -> str:
@@ -33,8 +36,9 @@ def _only(hosts: Iterable[str], form: Callable[[str], str]) -> dict[str, str]:
 class FilePlaces:
     """Places of hosts as a topology file names them: `chains` is what topology.graph.host_domains makes of it."""
 
-    def __init__(self, chains: Mapping[str, DomainChain]) -> None:
+    def __init__(self, chains: Mapping[str, DomainChain], network: NetworkMap | None = None) -> None:
         self._chains = dict(chains)
+        self.network = network
         self._small = _only(self._chains, str.lower)
         self._short = _only(self._chains, _short)
 
@@ -42,7 +46,11 @@ class FilePlaces:
         return len(self._chains)
 
     def of(self, node: Node) -> DomainChain | None:
-        """A node's place: by its name, else by its host name label, else by the name before the first dot.
+        """A node's place, if the file has its host."""
+        return self._chains[host] if (host := self.host(node)) is not None else None
+
+    def host(self, node: Node) -> str | None:
+        """A node's host in the file: by its name, else by its host name label, else by the name before the first dot.
 
         A file may have capital letters where Kubernetes has none. The last only if that is one host of the file, and if
         either side has no more than that part of the name.
@@ -50,11 +58,11 @@ class FilePlaces:
         name = node.metadata.name
         for known in (name, node.metadata.label(HOSTNAME)):
             if (host := known if known in self._chains else self._small.get(known.lower())) is not None:
-                return self._chains[host]
+                return host
         host = self._short.get(_short(name))
         if host is None or ("." in host and "." in name):
             return None
-        return self._chains[host]
+        return host
 
 
 NO_FILE: Final = FilePlaces({})

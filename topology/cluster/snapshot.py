@@ -18,6 +18,7 @@ from topology.cluster.agent_gpus import SeenCards
 from topology.cluster.agent_links import SeenLinks
 from topology.cluster.domain_sources import NO_FILE, FilePlaces, Sources
 from topology.facts.age import AgedParts, AgentAge, ages_of
+from topology.facts.report import NodeFacts
 from topology.fragmentation.pod_mix import NO_MIX, Mix
 from topology.gpus.capacity import NodeCards, lists_whole_gpus_in_vain, node_cards
 from topology.gpus.hold_book import HoldBook
@@ -50,6 +51,7 @@ class NodeTable:
         seen: Mapping[str, SeenLinks] | None = None,
         cards: Mapping[str, SeenCards] | None = None,
         file: FilePlaces = NO_FILE,
+        seen_devices: Mapping[str, NodeFacts] | None = None,
     ) -> None:
         self.nodes: tuple[Node, ...] = tuple(sorted(nodes, key=lambda n: n.metadata.name))
         # Copies, one after the other in memory: looking up names that lie among all of their nodes is twice as slow.
@@ -62,6 +64,8 @@ class NodeTable:
         links = [agent.refine(links_of(node)) for agent, node in zip(agents, self.nodes, strict=True)]
         self.reach: ReachModel = ReachModel(self.chains, links)
         self._seen_cards = dict(cards or {})
+        self.file = file  # for explaining paths, as are the devices that agents saw
+        self.seen_devices: Mapping[str, NodeFacts] = seen_devices or {}
         capacities: list[Amounts] = []
         self.unreadable: dict[str, str] = {}
         for node in self.nodes:

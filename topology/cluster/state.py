@@ -183,7 +183,12 @@ class ClusterState:
         """The node table, rebuilt if a node changed."""
         if self._table is None:
             self._table = NodeTable(
-                self._nodes.values(), self._hypernodes.values(), self._agents.links, self._agents.cards, self._file
+                self._nodes.values(),
+                self._hypernodes.values(),
+                self._agents.links,
+                self._agents.cards,
+                self._file,
+                self._agents.devices,
             )
             used = np.zeros_like(self._table.allocatable)
             for holding in (*self._held.values(), *self._assumed.values()):

@@ -16,8 +16,7 @@ from typing import Final
 from topology.bad_input import BadInput
 from topology.cluster.domain_sources import NO_FILE, FilePlaces
 from topology.cluster.state import ClusterState
-from topology.graph.host_domains import domain_chains
-from topology.graph.network_map import NetworkMap
+from topology.graph.network_map import NetworkMap, domain_chains
 from topology.readers.formats import MAX_BYTES, read
 
 log = logging.getLogger(__name__)

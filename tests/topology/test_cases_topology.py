@@ -24,7 +24,7 @@ from topology.facts.report import (
     NvmlState,
     Remote,
 )
-from topology.graph.host_domains import domain_chains
+from topology.graph.network_map import domain_chains
 from topology.graph.of_facts import of_facts, overridden
 from topology.graph.parts import PartKind
 from topology.labels import GPU_PRODUCT, LEAF

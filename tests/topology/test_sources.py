@@ -12,7 +12,7 @@ from topology.cluster.agent_links import SeenLinks
 from topology.cluster.domain_sources import FilePlaces, Sources
 from topology.cluster.state import ClusterState
 from topology.facts.report import Fabric, FabricState, Gpu, NodeFacts, NodeState, NvmlState
-from topology.graph.host_domains import domain_chains
+from topology.graph.network_map import domain_chains
 from topology.hypernodes.disagreements import disagreements
 from topology.hypernodes.plan import plan_hypernodes
 from topology.labels import ACCELERATOR, CORE, HOSTNAME, NVLINK_CLIQUE

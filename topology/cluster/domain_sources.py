@@ -34,7 +34,7 @@ def _only(hosts: Iterable[str], form: Callable[[str], str]) -> dict[str, str]:
 
 
 class FilePlaces:
-    """Places of hosts as a topology file names them: `chains` is what topology.graph.host_domains makes of it."""
+    """Places of hosts as a topology file names them: `chains` is what topology.graph.network_map makes of it."""
 
     def __init__(self, chains: Mapping[str, DomainChain], network: NetworkMap | None = None) -> None:
         self._chains = dict(chains)

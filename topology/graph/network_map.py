@@ -1,6 +1,6 @@
-"""The switches of a network and what hangs on each: the part of a topology's graph that ways between hosts go by.
+"""What a network's graph says about hosts: their domains, by which reach compares thousands, and the ways between them.
 
-Made once when a topology is read and far smaller than it: hosts and adapters are looked up, only switches are a graph.
+Made once when a topology is read, and far smaller than it: hosts and adapters are looked up, only switches are a graph.
 """
 
 from __future__ import annotations
@@ -11,12 +11,50 @@ from dataclasses import dataclass
 import networkx as nx
 
 from topology.graph.link_words import HOP
-from topology.graph.parts import NETWORK_SWITCHES, Link, Part, PartKind, Topology
+from topology.graph.parts import NETWORK_SWITCHES, Link, Part, PartKind, Topology, enclosing
 from topology.reach.domains import DomainChain
 
-_ADAPTER = PartKind.NIC.value
+_HOST, _NIC, _LEAF, _SPINE = (kind.value for kind in (PartKind.HOST, PartKind.NIC, PartKind.LEAF, PartKind.SPINE))
 BEYOND_SPINES = "core switches"
 """What joins the spines of a zone, where only domains are known."""
+
+
+def domain_chains(topology: Topology) -> dict[str, DomainChain]:
+    """Zone, spine, leaf and NVLink domain of every host, as the reach model takes them.
+
+    A machine with a cable in each of several leaves (rails) shares a leaf with whoever has one in any of them, so
+    leaves that a machine joins count as one.
+    """
+    kinds = topology.kinds
+    group = _rails(topology, kinds)
+    chains: dict[str, DomainChain] = {}
+    for host in topology.of_kind(PartKind.HOST):
+        up = list(enclosing(topology.graph, host.name))
+        leaf = next((name for name in up if kinds[name] == _LEAF), group.get(host.name, ""))
+        spine = next((name for name in up if kinds[name] == _SPINE), "")
+        where = f"{host.region}/{host.zone}"
+        chains[host.name] = DomainChain(
+            zone=where,
+            spine=f"{where}/{spine}" if spine else "",
+            leaf=f"{where}/{group.get(leaf, leaf)}" if leaf else "",
+            fabric=host.domain,
+        )
+    return chains
+
+
+def _rails(topology: Topology, kinds: dict[str, str]) -> dict[str, str]:
+    """Hosts and leaves to the leaf that stands for their group (the first by name): all leaves that one host joins."""
+    inside = nx.get_node_attributes(topology.graph, "inside")
+    joined: nx.Graph[str] = nx.Graph()
+    for pair in topology.pairs:
+        for end, other in (pair, pair[::-1]):
+            host = end if kinds[end] == _HOST else inside.get(end) if kinds[end] == _NIC else ""
+            if host and kinds[other] == _LEAF:
+                joined.add_edge(host, other)
+    found: dict[str, str] = {}
+    for group in nx.connected_components(joined):
+        found |= dict.fromkeys(group, min(name for name in group if kinds[name] == _LEAF))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +73,14 @@ class NetworkMap:
         switches.add_nodes_from((name, {"kind": kind}) for name, kind in kinds.items() if kind in words)
         cables: dict[str, dict[str, tuple[str, ...]]] = {}
         for a, b in topology.pairs:
-            if graph.edges[a, b]["kind"] != HOP:
-                continue
+            if graph.edges[a, b]["kind"] != HOP or not (a in switches or b in switches):
+                continue  # inside a machine, or from one to the next
             if a in switches and b in switches:
                 switches.add_edge(a, b)
                 continue
             end, switch = (b, a) if a in switches else (a, b)
             part = graph.nodes[end]
-            adapter = part.get("device", end) if kinds[end] == _ADAPTER else ""
+            adapter = part.get("device", end) if kinds[end] == _NIC else ""
             of_host = cables.setdefault(part.get("inside", end) if adapter else end, {})
             of_host[adapter] = (*of_host.get(adapter, ()), switch)
         return cls(nx.freeze(switches), cables)

@@ -1,7 +1,7 @@
 """The graph of a machine or a cluster, whatever file or report it came from: parts, what is inside what, links.
 
 It decides what a topology is made of and how it is bounded while it is built. A `Topology` is one networkx graph:
-readers and agents build it, domains (topology/graph/host_domains.py), paths (topology/graph/hops.py) and exports come
+readers and agents build it, domains (topology/graph/network_map.py), paths (topology/graph/hops.py) and exports come
 from it. It must never know a file format.
 """
 

@@ -1,10 +1,14 @@
-"""Domains of hosts, read off the graph of a network."""
+"""Domains of hosts and ways between them, read off the graph of a network."""
 
 from __future__ import annotations
 
+import networkx as nx
+
 from tests.topology import samples
 from tests.topology.data_files import data
-from topology.graph.host_domains import domain_chains
+from topology.graph.link_words import HOP
+from topology.graph.network_map import NetworkMap, domain_chains
+from topology.graph.parts import NETWORK_SWITCHES, Link, Part, PartKind, Topology
 from topology.reach.model import NodeLinks, ReachModel
 from topology.readers.formats import read
 
@@ -39,3 +43,29 @@ def test_the_real_fabric_falls_into_its_eight_groups() -> None:
     assert sorted(groups) == [f"0{number}" for number in range(1, 9)]
     assert all(len(leaves) == 1 for leaves in groups.values())
     assert len(set.union(*groups.values())) == 8
+
+
+def test_the_way_between_hosts_is_a_shortest_one() -> None:
+    """Pairs of machines of a real fabric, each by one of its adapters, against networkx on the whole graph."""
+    topology = read(data("cluster-topo/topograph-ibnetdiscover-example.out.gz"))
+    network, graph = NetworkMap.of(topology), topology.graph
+    switches = {part.name for part in topology.of_kind(*NETWORK_SWITCHES)}
+    adapters = {part.inside: part for part in topology.of_kind(PartKind.NIC) if part.inside}
+    hosts = sorted(adapters)[::5]
+    assert len(hosts) > 20
+    for a in hosts:
+        for b in hosts:
+            ends = adapters[a].name, adapters[b].name
+            way = network.way(a, b, (adapters[a].device, adapters[b].device))
+            if a != b:
+                assert len(way) == nx.shortest_path_length(graph.subgraph({*switches, *ends}), *ends) - 1
+
+
+def test_no_way_where_a_host_has_several_or_none() -> None:
+    parts = [Part("l1", PartKind.LEAF), Part("l2", PartKind.LEAF), Part("l3", PartKind.LEAF)]
+    parts += [Part(name, PartKind.HOST) for name in ("one", "two", "three", "alone")]
+    links = [("l1", "one"), ("l1", "two"), ("l2", "two"), ("l3", "three"), ("one", "alone")]
+    network = NetworkMap.of(Topology.of("test", parts, [Link(a, b, HOP) for a, b in links]))
+    assert network.way("one", "one") == ("leaf l1",)
+    for other in ("two", "three", "alone", "nobody"):  # two leaves, no path, no switch, no such host
+        assert network.way("one", other) == ()

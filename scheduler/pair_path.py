@@ -34,9 +34,6 @@ _MOST_DEVICES: Final = 64
 def with_paths(plan: Plan, snapshot: Snapshot) -> Plan:
     """The plan with the hops of its worst pair, and of each planned pod's own, where they are known. `snapshot` is the
     one it was made on."""
-    table = snapshot.table
-    if not table.seen_devices and table.file.network is None:
-        return plan
     paths = _Paths(plan, snapshot)
     worst = paths.along(plan.worst) if plan.worst is not None else None
     decisions: dict[str, Decision] = {}

@@ -33,7 +33,6 @@ from scheduler.model.decision import KEEP, Candidate, Decision, Outcome, PairRea
 from scheduler.model.policy import Policy
 from scheduler.model.request import GangRequest, PodRequest, ReachBound
 from scheduler.model.verdict import Verdict, VerdictCode
-from scheduler.pair_path import with_paths
 from scheduler.planning.gang_usage import held_by_gang
 from scheduler.planning.partner_groups import Standing, groups_of, nodes_by_phase
 from scheduler.search.capacity_loss import lost_gpus
@@ -110,6 +109,10 @@ def planned(
         cost=objective.cost(terms),
         twins=twins,
     )
+    if not table.seen_devices and table.file.network is None:
+        return plan
+    from scheduler.pair_path import with_paths  # networkx is loaded where there are ways to name
+
     return with_paths(plan, snapshot)
 
 

@@ -23,6 +23,7 @@ from topology.bad_input import BadInput
 from topology.clock import monotonic_s
 from topology.facts import agent_pb2 as wire
 from topology.hub.state import HubState, Superseded
+from topology.token_bucket import TokenBucket
 
 log = logging.getLogger(__name__)
 
@@ -35,20 +36,6 @@ _PAUSE_S: Final = 1.0
 
 Parts = tuple[bytes, bytes, bytes]
 """PEM of a server: its key, its certificate, and the authorities whose clients it believes."""
-
-
-class Bucket:
-    """A token bucket; time comes in as an argument."""
-
-    def __init__(self, rate: float, burst: float, now_s: float) -> None:
-        self._rate, self._burst = rate, burst
-        self._tokens, self._then_s = burst, now_s
-
-    def take(self, now_s: float) -> float:
-        """Takes one token; gives the seconds to wait before the next message may be read."""
-        self._tokens = min(self._burst, self._tokens + (now_s - self._then_s) * self._rate) - 1.0
-        self._then_s = now_s
-        return max(0.0, -self._tokens / self._rate)
 
 
 class Hub:
@@ -116,7 +103,7 @@ class Hub:
     async def _answers(
         self, stream: _Stream, messages: AsyncIterator[wire.AgentMessage]
     ) -> AsyncIterator[wire.HubMessage]:
-        bucket = Bucket(self._rate, self._burst, monotonic_s())
+        bucket = TokenBucket(self._rate, self._burst, monotonic_s())
         reading: asyncio.Future[Any] = asyncio.ensure_future(anext(messages))
         try:
             while True:

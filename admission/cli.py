@@ -66,8 +66,9 @@ def _root(
 @app.command()
 def webhook() -> None:
     """Serve the admission webhook. Settings come from ISOCHRONE_* variables."""
-    from admission.settings import WebhookSettings, load
+    from admission.settings import WebhookSettings
     from admission.webhook.server import serve
+    from topology.environment import load
 
     asyncio.run(serve(load(WebhookSettings)))
 
@@ -76,7 +77,8 @@ def webhook() -> None:
 def controller() -> None:
     """Hold and release gangs, and answer Volcano's scheduler. Settings come from ISOCHRONE_* variables."""
     from admission.controller.main import serve
-    from admission.settings import ControllerSettings, load
+    from admission.settings import ControllerSettings
+    from topology.environment import load
 
     asyncio.run(serve(load(ControllerSettings)))
 

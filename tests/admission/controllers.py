@@ -12,10 +12,11 @@ from typing import Any
 
 from admission.controller.main import Controller
 from admission.demo.file_cluster import FileCluster
-from admission.settings import ControllerSettings, load
+from admission.settings import ControllerSettings
 from tests.admission.held_pods import NAMESPACE
 from tests.admission.pods import Raw
 from tests.topology.list_watch_server import running, until
+from topology.environment import load
 from topology.kube.api import KubeApi
 from topology.labels import DECISION, GATE, GROUP_NAME, NVIDIA_GPU, PLACEMENT
 

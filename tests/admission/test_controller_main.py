@@ -18,7 +18,7 @@ import pytest
 from admission.controller.main import Listening, serve
 from admission.demo import volcano_shapes
 from admission.demo.file_cluster import FileCluster
-from admission.settings import ControllerSettings, HostPort, load
+from admission.settings import ControllerSettings, HostPort
 from tests.admission.controllers import bind_released, create, gated, groups, reasons
 from tests.admission.held_pods import NAMESPACE, held
 from tests.admission.pods import Raw
@@ -27,6 +27,7 @@ from tests.topology.node_facts import two_gpus
 from topology.agent.hub_client import HubClient
 from topology.agent.settings import AgentSettings
 from topology.bad_input import BadInput
+from topology.environment import load
 
 NODES: list[dict[str, Any]] = [
     {"name": "n1", "zone": "a", "leaf": "l1", "gpus": 4},

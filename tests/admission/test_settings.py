@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from admission.settings import ControllerSettings, HostPort, IsochroneSettings, SizeBytes, WebhookSettings, load
+from admission.settings import ControllerSettings, HostPort, IsochroneSettings, SizeBytes, WebhookSettings
 from topology.bad_input import BadInput
+from topology.environment import load
 
 
 def test_defaults() -> None:

@@ -17,9 +17,10 @@ from typing import Any, Final
 import grpc.aio
 
 from topology.agent.key_request import NoKeyError, key_and_request
-from topology.agent.settings import PREFIX, AgentSettings
+from topology.agent.settings import AgentSettings
 from topology.bad_input import BadInput
 from topology.clock import monotonic_s
+from topology.environment import ENV_PREFIX
 from topology.facts import enrolment_pb2 as wire
 
 log = logging.getLogger(__name__)
@@ -108,4 +109,4 @@ class Enrolment:
                 return file.read(MAX_FILE)
         except OSError as error:
             allowed = f"it must hold token and ca.crt: {error.strerror} ({error.filename})"
-            raise BadInput(PREFIX + "ENROL_DIR", self._settings.enrol_dir, allowed) from None
+            raise BadInput(ENV_PREFIX + "ENROL_DIR", self._settings.enrol_dir, allowed) from None

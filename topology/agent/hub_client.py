@@ -18,8 +18,9 @@ from typing import Any, Final
 import grpc.aio
 
 from topology.agent.enrolment import Enrolment, NotEnrolledError
-from topology.agent.settings import PREFIX, AgentSettings
+from topology.agent.settings import AgentSettings
 from topology.bad_input import BadInput
+from topology.environment import ENV_PREFIX
 from topology.facts import agent_pb2 as wire
 from topology.facts import delta as facts_delta
 from topology.facts import wire as facts_wire
@@ -248,7 +249,7 @@ def credentials(folder: str) -> grpc.ChannelCredentials:
         parts = [(Path(folder) / name).read_bytes() for name in ("ca.crt", "tls.key", "tls.crt")]
     except OSError as error:
         allowed = f"it must hold tls.crt, tls.key and ca.crt: {error.strerror} ({error.filename})"
-        raise BadInput(PREFIX + "TLS_DIR", folder, allowed) from None
+        raise BadInput(ENV_PREFIX + "TLS_DIR", folder, allowed) from None
     return grpc.ssl_channel_credentials(*parts)
 
 

@@ -18,8 +18,7 @@ from topology.agent.pod_resources import KubeletSilent, PodResources
 from topology.agent.sysfs_reader import Host, SysfsReader
 from topology.clock import monotonic_s, wall_time_s
 from topology.facts.alarms import alarms
-from topology.facts.report import Gpu, MemoryKind, NodeFacts, NodeState, NvmlState, PodDevices
-from topology.facts.wire import MOST
+from topology.facts.report import MOST_PROBLEMS, Gpu, MemoryKind, NodeFacts, NodeState, NvmlState, PodDevices
 
 log = logging.getLogger(__name__)
 
@@ -182,7 +181,7 @@ class Collector:
         )
         problems += alarms(state, gpus, nics, pods)
         facts = NodeFacts(
-            state=replace(state, problems=tuple(problems[: MOST["problems"]])),
+            state=replace(state, problems=tuple(problems[:MOST_PROBLEMS])),
             gpus=gpus,
             memory=memory,
             pairs=pairs,

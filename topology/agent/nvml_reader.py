@@ -97,31 +97,7 @@ class NvmlReader:
         code, count = node.answer("nvmlDeviceGetCount")
         if code:
             raise NvmlGone(code)
-        found: dict[str, tuple[Gpu, Any]] = {}
-        memory: list[Memory] = []
-        problems: list[str] = []
-        last_code, gone = 0, 0
-        for index in range(count):
-            asker = Asker(nvml, monotonic_s() + self._per_gpu_s)
-            try:
-                code, handle = asker.answer("nvmlDeviceGetHandleByIndex", index)
-                code, uuid = (code, "") if code else asker.answer("nvmlDeviceGetUUID", handle)
-                if not code:
-                    gpu, readings = read_gpu(asker, handle, index, str(uuid), patient=self._skipped < _MOST_SKIPPED)
-                    gpu = self._in_time(gpu)
-                    if asker.reset_required:
-                        gpu = replace(gpu, health=Health.UNHEALTHY, health_why="the driver wants it to be reset")
-                    found[gpu.uuid] = gpu, handle
-                    memory += readings
-                    self._say(gpu)
-                    continue
-                last_code, why = code, reason(code)
-            except GpuGone:
-                gone, why = gone + 1, "it fell off the bus"
-            if not any(gpu.index == index for gpu in self._known.values()):
-                problems.append(f"GPU {index} does not answer and was never seen: {why}")
-        if count and not found and not gone:
-            raise NvmlGone(last_code)
+        found, memory, problems = self._gpus(nvml, count)
         found = _with_far_ends(found)
         self._take_events(nvml, found, now_s)
         for uuid in found:
@@ -139,6 +115,43 @@ class NvmlReader:
             cuda_driver_version=node.ask("cuda_driver_version", "nvmlSystemGetCudaDriverVersion_v2"),
             problems=tuple(problems),
         )
+
+    def _gpus(self, nvml: Any, count: int) -> tuple[dict[str, tuple[Gpu, Any]], list[Memory], list[str]]:
+        """GPUs that answer, by uuid with their handles; their memory; and what was never seen. Raises NvmlGone if no
+        GPU answers although none fell off the bus."""
+        found: dict[str, tuple[Gpu, Any]] = {}
+        memory: list[Memory] = []
+        problems: list[str] = []
+        last_code, gone = 0, 0
+        for index in range(count):
+            try:
+                code, gpu, handle, readings = self._gpu(nvml, index)
+                if gpu is not None:
+                    found[gpu.uuid] = gpu, handle
+                    memory += readings
+                    continue
+                last_code, why = code, reason(code)
+            except GpuGone:
+                gone, why = gone + 1, "it fell off the bus"
+            if not any(gpu.index == index for gpu in self._known.values()):
+                problems.append(f"GPU {index} does not answer and was never seen: {why}")
+        if count and not found and not gone:
+            raise NvmlGone(last_code)
+        return found, memory, problems
+
+    def _gpu(self, nvml: Any, index: int) -> tuple[int, Gpu | None, Any, list[Memory]]:
+        """NVML's code, and if that is 0 the GPU, its handle and its memory. Raises GpuGone."""
+        asker = Asker(nvml, monotonic_s() + self._per_gpu_s)
+        code, handle = asker.answer("nvmlDeviceGetHandleByIndex", index)
+        code, uuid = (code, "") if code else asker.answer("nvmlDeviceGetUUID", handle)
+        if code:
+            return code, None, None, []
+        gpu, readings = read_gpu(asker, handle, index, str(uuid), patient=self._skipped < _MOST_SKIPPED)
+        gpu = self._in_time(gpu)
+        if asker.reset_required:
+            gpu = replace(gpu, health=Health.UNHEALTHY, health_why="the driver wants it to be reset")
+        self._say(gpu)
+        return 0, gpu, handle, readings
 
     def _pairs(self, nvml: Any, found: dict[str, tuple[Gpu, Any]]) -> tuple[GpuPair, ...]:
         """PCIe between every two GPUs that answer; a pair that is refused is left out."""

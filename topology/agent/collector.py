@@ -94,9 +94,9 @@ class Collector:
     async def collect(self) -> NodeFacts:
         """The facts as of now; what is silent keeps what it said before, marked. Never raises for a source."""
         began, now_s = monotonic_s(), self._wall_s()
-        pods, pods_problem = await self._who_holds(now_s)
-        reading = await self._look(now_s)
-        host = await self._around(reading)
+        pods, pods_problem = await self._read_pods(now_s)
+        reading = await self._read_nvml(now_s)
+        host = await self._read_sysfs(reading)
         self._last = self._merged(now_s, reading, host, pods, pods_problem)
         self.took_s = monotonic_s() - began
         return self._last
@@ -107,19 +107,19 @@ class Collector:
         self._sysfs_thread.end()
         await self._pods.close()
 
-    async def _who_holds(self, now_s: float) -> tuple[PodDevices | None, str]:
+    async def _read_pods(self, now_s: float) -> tuple[PodDevices | None, str]:
         try:
             self._pods_last = await self._pods.read(now_s)
             return self._pods_last, ""
         except KubeletSilent as silent:
             return self._pods_last, str(silent)
 
-    async def _look(self, now_s: float) -> NvmlReading:
+    async def _read_nvml(self, now_s: float) -> NvmlReading:
         """What NVML says; that it hangs, where it does."""
         reading = await self._nvml_thread.ask(lambda: self._nvml.read(now_s), self._limit_s)
         return reading or NvmlReading(state=NvmlState.LOST, problem=f"NVML does not answer for {self._limit_s:g}s")
 
-    async def _around(self, reading: NvmlReading) -> Host | None:
+    async def _read_sysfs(self, reading: NvmlReading) -> Host | None:
         """What sysfs says of the machine around the GPUs; None while it hangs."""
         if self._last is None or (reading.state is NvmlState.OK and not reading.skipped):
             gpus, pairs = reading.gpus, reading.pairs
@@ -170,8 +170,8 @@ class Collector:
         )
         silent = ("" if host else f"sysfs does not answer for {self._limit_s:g}s", pods_problem)
         skipped = reading.skipped if self._last else ""
-        said = *reading.problems, *silent, skipped, *alarms(state, gpus, around.nics, pods)
-        problems = tuple(filter(None, said))[:MOST_PROBLEMS]
+        found = *reading.problems, *silent, skipped, *alarms(state, gpus, around.nics, pods)
+        problems = tuple(filter(None, found))[:MOST_PROBLEMS]
         facts = NodeFacts(
             state=replace(state, problems=problems), gpus=gpus, memory=memory, pairs=pairs, nics=around.nics, pods=pods
         )

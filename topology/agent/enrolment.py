@@ -82,7 +82,7 @@ class Enrolment:
     async def _ask(self) -> _Held:
         token = self._read("token").decode("ascii", "replace").strip()
         key, request = await self._make_key()
-        asked = wire.EnrolRequest(node=self._settings.node_name, token=token, request=request)
+        message = wire.EnrolRequest(node=self._settings.node_name, token=token, request=request)
         trust = grpc.ssl_channel_credentials(self._read("ca.crt"))
         options = [("grpc.ssl_target_name_override", self._settings.hub_host), ("grpc.enable_retries", 0)]
         since_s = self._clock()
@@ -93,7 +93,7 @@ class Enrolment:
                 response_deserializer=wire.EnrolAnswer.FromString,
             )
             try:
-                answer = await asyncio.wait_for(call(asked, timeout=ANSWER_S), ANSWER_S + 5.0)
+                answer = await asyncio.wait_for(call(message, timeout=ANSWER_S), ANSWER_S + 5.0)
             except grpc.aio.AioRpcError as error:
                 why = f"{error.code().name}: {' '.join((error.details() or '').split())[:300]}"
                 raise NotEnrolledError(f"no certificate from {self._settings.enrol}: {why}") from None

@@ -167,7 +167,7 @@ class ProbeRunner:
         self._tell, self._rdma = tell, rdma
         self._link = link_bytes_per_s
         self._orders: asyncio.Queue[wire.ProbeOrder] = asyncio.Queue(maxsize=16)
-        self._told_rdma = False
+        self._logged_rdma = False
         self.made = 0
         self.failed = 0
 
@@ -175,9 +175,9 @@ class ProbeRunner:
         """Orders from the hub; beyond sixteen that wait, more are dropped: the hub asks again."""
         for order in orders.orders[:16]:
             if order.transport == RDMA and self._rdma is None:
-                if not self._told_rdma:
+                if not self._logged_rdma:
                     log.info("RDMA is not probed: no program is named for it")
-                    self._told_rdma = True
+                    self._logged_rdma = True
                 continue
             if order.serve:
                 if order.transport == RDMA and self._rdma is not None:

@@ -80,13 +80,13 @@ class RdmaProbe:
         while True:
             began = monotonic_s()
             try:
-                said = await self._run([*arguments, host], RUN_LIMIT_S)
+                output = await self._run([*arguments, host], RUN_LIMIT_S)
                 break
             except OSError:
                 if monotonic_s() > until:
                     raise
                 await asyncio.sleep(AGAIN_S)  # the other side is not there yet
-        found = _summary(said, order.size_bytes)
+        found = _summary(output, order.size_bytes)
         sent = 2 * order.size_bytes * count
         await asyncio.sleep(max(0.0, sent / (rate * LINK_SHARE) - (monotonic_s() - began)))
         return found
@@ -125,10 +125,10 @@ class RdmaProbe:
         try:
             async with asyncio.timeout(limit_s):
                 assert process.stdout is not None, "asked for"
-                said = b""
-                while len(said) <= MOST_OUTPUT and (more := await process.stdout.read(65536)):
-                    said += more
-                if len(said) > MOST_OUTPUT:
+                output = b""
+                while len(output) <= MOST_OUTPUT and (more := await process.stdout.read(65536)):
+                    output += more
+                if len(output) > MOST_OUTPUT:
                     raise OSError(f"{arguments[0]} says more than {MOST_OUTPUT} bytes")
                 code = await process.wait()
         finally:
@@ -136,7 +136,7 @@ class RdmaProbe:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
-        text = said.decode("utf-8", "replace")
+        text = output.decode("utf-8", "replace")
         if code:
             last = " ".join(text.split())[-200:]
             raise OSError(f"{arguments[0]} ended with {code}: {last}")

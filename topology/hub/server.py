@@ -156,20 +156,20 @@ class _Stream:
 
     def end(self) -> None:
         self.ended = True
-        self._wake()
+        self._signal()
 
     def offer(self, order: wire.HubMessage) -> bool:
         if self._order is not None:
             return False
         self._order = order
-        self._wake()
+        self._signal()
         return True
 
     def taken(self) -> wire.HubMessage | None:
         order, self._order = self._order, None
         return order
 
-    def _wake(self) -> None:
+    def _signal(self) -> None:
         if self._news is not None and not self._news.done():
             self._news.set_result(None)
 

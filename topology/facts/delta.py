@@ -2,6 +2,9 @@
 
 Decides when a change can be told alone: not when the topology's generation grew, for then things may be gone. It must
 never know how messages travel.
+
+Why there are changes at all: with a full report each time, 5,000 agents that report every 15 s cost the hub 46 % of a
+core and 1.1 GB instead of 26 % and 0.7 GB (`make bench BENCH=hub`; 12,189 bytes a report instead of 142).
 """
 
 from __future__ import annotations

@@ -76,7 +76,7 @@ def webhook() -> None:
 @app.command()
 def controller() -> None:
     """Hold and release gangs, and answer Volcano's scheduler. Settings come from ISOCHRONE_* variables."""
-    from admission.controller.main import serve
+    from admission.controller.serve import serve
     from admission.settings import ControllerSettings
     from topology.environment import load
 

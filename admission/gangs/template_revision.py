@@ -9,12 +9,10 @@ the minimum lacks pods; the Deployment replaces them afterwards.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from admission.report.wait_messages import Waiting
-from scheduler.model.reason import Reason
 from scheduler.model.request import GangRequest, PodRequest
 from topology.labels import PHASE, PHASES
 from topology.objects import Pod
@@ -64,33 +62,3 @@ def all_new(gang: GangRequest, fill: Iterable[Pod], newest: Mapping[str, PodRequ
         for m in gang.members
     )
     return replace(gang, members=members)
-
-
-def replaced_first(fill: Sequence[Pod], running: Iterable[Pod], reason: Reason) -> Waiting:
-    """Older pods make up the minimum and find no room, which newer ones in their place would find."""
-    ran = {o.uid for p in running if (o := p.metadata.controller) is not None}
-    owners = {o.uid: o.name for p in fill if (o := p.metadata.controller) is not None}
-    never = sorted(name for uid, name in owners.items() if uid not in ran)
-    advice = "raise the maxUnavailable of the Deployment's strategy"
-    if len(never) == len(owners):
-        advice = (
-            f"delete ReplicaSet {', '.join(never)}, none of whose pods runs, or set the maxUnavailable of the "
-            f"Deployment's strategy to 100%"
-        )
-    pods = "1 held pod" if len(fill) == 1 else f"{len(fill)} held pods"
-    text = (
-        f"A rollout is under way: the minimum needs {pods} of an older template ({fill[0].metadata.name}), for which "
-        f"there is no room; with pods of the new template instead there is. The Deployment does not remove old ones "
-        f"before the new ones run: {advice}"
-    )
-    return Waiting(reason, text, f"rollout/{','.join(sorted(owners))}/{len(fill)}")
-
-
-def left_to_its_owner() -> Waiting:
-    """A held pod of an older template without which the gang has its minimum."""
-    return Waiting(
-        Reason.WAITING_FOR_GANG,
-        "Its pod template was replaced, and the gang does not need it for its minimum: it stays gated until its "
-        "Deployment removes it",
-        "replaced",
-    )

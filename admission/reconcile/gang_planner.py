@@ -23,7 +23,7 @@ from admission.gangs.expected_pods import (
     still_to_come,
 )
 from admission.gangs.gang_view import GangView, newest_of, request_of
-from admission.gangs.template_revision import all_new, left_to_its_owner, replaced_first
+from admission.gangs.template_revision import all_new
 from admission.gangs.units import plan_units, short_units, unit_of, units_by_uid
 from admission.recognition.gang_identity import podgroup_name
 from admission.reconcile.gang_state import BatchSettings, Track
@@ -38,6 +38,8 @@ from admission.report.wait_messages import (
     for_preemption,
     for_queue,
     for_unit,
+    left_to_its_owner,
+    replaced_first,
 )
 from scheduler.model.decision import Outcome, Plan
 from scheduler.model.policy import Policy

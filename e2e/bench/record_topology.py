@@ -24,7 +24,7 @@ from topology.gpus.amounts import read_count
 from topology.gpus.asked import GpuRequest, whole_gpus
 from topology.gpus.request import readable_gpus
 from topology.gpus.sets import NodeLinks, best_set
-from topology.graph.arrays import domain_chains
+from topology.graph.network_map import domain_chains
 from topology.graph.of_facts import of_facts, overridden
 from topology.graph.parts import PartKind, Topology
 from topology.labels import DECODE, GPU_PRODUCT, HOSTNAME, LEAF

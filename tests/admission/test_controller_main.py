@@ -15,7 +15,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from admission.controller.main import Listening, serve
+from admission.controller.serve import Listening, serve
 from admission.demo import volcano_shapes
 from admission.demo.file_cluster import FileCluster
 from admission.settings import ControllerSettings, HostPort

@@ -151,22 +151,14 @@ def request_of(view: GangView, table: NodeTable) -> GangRequest:
 
 
 def _requests(pods: Iterable[Pod]) -> Iterator[PodRequest]:
-    """What each asks. Pods of one template ask alike and mostly follow each other, by name: it is read once for them,
-    and they share one `spec`, so that the planner looks once too."""
-    read: tuple[Pod, PodRequest] | None = None
+    """What each requests, read once for each equivalence class; the requests of a class share one `spec`."""
+    read: dict[tuple[str, tuple[int, int]], PodRequest] = {}
     for pod in pods:
-        if read is None or not _alike(read[0], pod):
-            read = pod, pod_request_of(pod)
         meta = pod.metadata
-        yield replace(read[1], uid=meta.uid, namespace=meta.namespace, name=meta.name)
-
-
-def _alike(a: Pod, b: Pod) -> bool:
-    return (
-        a.metadata.label(PHASE) == b.metadata.label(PHASE)
-        and a.metadata.annotations == b.metadata.annotations
-        and a.spec == b.spec
-    )
+        key = meta.label(PHASE), pod.equivalence_class
+        if (known := read.get(key)) is None:
+            known = read[key] = pod_request_of(pod)
+        yield replace(known, uid=meta.uid, namespace=meta.namespace, name=meta.name)
 
 
 def needed_of(view: GangView, phase: str) -> int:

@@ -66,8 +66,9 @@ def _root(
 @app.command()
 def webhook() -> None:
     """Serve the admission webhook. Settings come from ISOCHRONE_* variables."""
-    from admission.settings import WebhookSettings, load
+    from admission.settings import WebhookSettings
     from admission.webhook.server import serve
+    from topology.environment import load
 
     asyncio.run(serve(load(WebhookSettings)))
 
@@ -75,8 +76,9 @@ def webhook() -> None:
 @app.command()
 def controller() -> None:
     """Hold and release gangs, and answer Volcano's scheduler. Settings come from ISOCHRONE_* variables."""
-    from admission.controller.main import serve
-    from admission.settings import ControllerSettings, load
+    from admission.controller.serve import serve
+    from admission.settings import ControllerSettings
+    from topology.environment import load
 
     asyncio.run(serve(load(ControllerSettings)))
 
@@ -215,7 +217,7 @@ def volcano_conf(
 
     The plugin goes into Volcano's scheduler configuration; --check says what is wrong with one that exists.
     """
-    from scheduler import volcano_conf as conf
+    from scheduler.extender import scheduler_config as conf
 
     if not check:
         typer.echo(conf.stanza(url, timeout), nl=False)

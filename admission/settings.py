@@ -1,31 +1,29 @@
 """What the processes are told by the environment: `ISOCHRONE_LISTEN`, `ISOCHRONE_CERT_DIR` and so on.
 
-Decides which values are allowed and says in one line which one is not. The types are made for every process's
-settings; the words of a refusal come from the type. It must never read anything but the environment.
+Decides which values are allowed; the words of a refusal come from the type, and topology/environment.py names the
+variable. It must never read anything but the environment.
 """
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated
 
-from pydantic import BeforeValidator, ValidationError
+from pydantic import BeforeValidator
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from topology import units
 from topology.bad_input import BadInput
+from topology.environment import ENV_PREFIX, FIELD, LogLevel
 from topology.units import HostPort
 
-_ENV_PREFIX: Final = "ISOCHRONE_"
 _NAME = re.compile(r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?")
-_LOG_LEVELS: Final = ("debug", "info", "warning", "error")
-_FIELD: Final = "setting"  # replaced by the variable's name once it is known
 
 
 def _host_port(value: object) -> HostPort:
     if isinstance(value, HostPort):
         return value
-    return HostPort(*units.parse_host_port(str(value), _FIELD, 8443))
+    return HostPort(*units.parse_host_port(str(value), FIELD, 8443))
 
 
 def _host_port_or_none(value: object) -> HostPort | None:
@@ -33,7 +31,7 @@ def _host_port_or_none(value: object) -> HostPort | None:
 
 
 def _duration_us(value: object) -> float:
-    return float(value) if isinstance(value, int | float) else units.parse_duration_us(str(value), _FIELD)
+    return float(value) if isinstance(value, int | float) else units.parse_duration_us(str(value), FIELD)
 
 
 def _wait_s(value: object) -> float:
@@ -43,20 +41,20 @@ def _wait_s(value: object) -> float:
         return 0.0
     match = re.fullmatch(r"([0-9]{1,6})(s|m|h)", str(value))
     if match is None or int(match[1]) == 0:
-        raise BadInput(_FIELD, value, 'use a time such as "60s", "5m" or "1h", or "off"')
+        raise BadInput(FIELD, value, 'use a time such as "60s", "5m" or "1h", or "off"')
     return float(int(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]])
 
 
 def _age_s(value: object) -> float:
     if (found := _wait_s(value)) <= 0:
-        raise BadInput(_FIELD, value, 'use a time such as "45s" or "5m"')
+        raise BadInput(FIELD, value, 'use a time such as "45s" or "5m"')
     return found
 
 
 def _count(value: object) -> int:
     text = str(value)
     if not (text.isascii() and text.isdigit() and len(text) <= 5):
-        raise BadInput(_FIELD, value, "use a whole number from 0 to 99999")
+        raise BadInput(FIELD, value, "use a whole number from 0 to 99999")
     return int(text)
 
 
@@ -65,41 +63,34 @@ def _percent(value: object) -> float:
         return value
     text = str(value).removesuffix("%")
     if not (text.isascii() and text.isdigit() and len(text) <= 3 and int(text) <= 100):
-        raise BadInput(_FIELD, value, 'use a whole percentage from 0 to 100, such as "15%"')
+        raise BadInput(FIELD, value, 'use a whole percentage from 0 to 100, such as "15%"')
     return int(text) / 100
 
 
 def _yes(value: object) -> bool:
     if str(value).lower() not in ("true", "false"):
-        raise BadInput(_FIELD, value, 'use "true" or "false"')
+        raise BadInput(FIELD, value, 'use "true" or "false"')
     return str(value).lower() == "true"
 
 
 def _size_bytes(value: object) -> int:
-    return value if isinstance(value, int) else units.parse_size_bytes(str(value), _FIELD)
+    return value if isinstance(value, int) else units.parse_size_bytes(str(value), FIELD)
 
 
 def _name(value: object) -> str:
     if not _NAME.fullmatch(str(value)):
-        raise BadInput(_FIELD, value, "use a Kubernetes name: small letters, digits, - and .")
+        raise BadInput(FIELD, value, "use a Kubernetes name: small letters, digits, - and .")
     return str(value)
 
 
 def _names(value: object) -> tuple[str, ...]:
     parts = value.split(",") if isinstance(value, str) else value
     if not isinstance(parts, list | tuple):
-        raise BadInput(_FIELD, value, "use names or IP addresses with commas between them")
+        raise BadInput(FIELD, value, "use names or IP addresses with commas between them")
     names = tuple(str(part).strip() for part in parts if str(part).strip())
     if any(not re.fullmatch(r"[A-Za-z0-9.:*-]{1,253}", name) for name in names):
-        raise BadInput(_FIELD, value, "use host names or IP addresses with commas between them")
+        raise BadInput(FIELD, value, "use host names or IP addresses with commas between them")
     return names
-
-
-def _log_level(value: object) -> str:
-    level = str(value).lower()
-    if level not in _LOG_LEVELS:
-        raise BadInput(_FIELD, value, f"use {', '.join(_LOG_LEVELS[:-1])} or {_LOG_LEVELS[-1]}")
-    return level
 
 
 Listen = Annotated[HostPort, NoDecode, BeforeValidator(_host_port)]
@@ -115,14 +106,13 @@ YesNo = Annotated[bool, BeforeValidator(_yes)]
 SizeBytes = Annotated[int, BeforeValidator(_size_bytes)]
 KubeName = Annotated[str, BeforeValidator(_name)]
 HostNames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)]
-LogLevel = Annotated[str, BeforeValidator(_log_level)]
 
 
 class IsochroneSettings(BaseSettings):
     """What every process's settings share."""
 
     model_config = SettingsConfigDict(
-        env_prefix=_ENV_PREFIX, frozen=True, extra="ignore", validate_default=True, arbitrary_types_allowed=True
+        env_prefix=ENV_PREFIX, frozen=True, extra="ignore", validate_default=True, arbitrary_types_allowed=True
     )
 
     kubeconfig: str = ""  # "" is the service account of the pod
@@ -175,19 +165,3 @@ class ControllerSettings(IsochroneSettings):
     facts_stale: AgeS = 45.0  # facts of an agent silent for longer are marked as old
     facts_expired: AgeS = 300.0  # and from then on left out
     hub_plaintext: YesNo = False  # without TLS: any agent may speak for any node
-
-
-Settings = TypeVar("Settings", bound=BaseSettings)
-
-
-def load(cls: type[Settings], **given: Any) -> Settings:
-    """The settings from the environment; `given` (command line) wins. Raises BadInput, one line, for a wrong value."""
-    try:
-        return cls(**given)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = _ENV_PREFIX + "_".join(str(part) for part in first["loc"]).upper()
-        cause = first.get("ctx", {}).get("error")
-        if isinstance(cause, BadInput):
-            raise BadInput(field, cause.value, cause.allowed) from None
-        raise BadInput(field, first.get("input"), first["msg"]) from None

@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 from docs.marked_page import keep
-from scheduler.policy import Policy
-from scheduler.room_score import ROOM_PARTS
+from scheduler.evaluate.capacity_score import ROOM_PARTS
+from scheduler.model.policy import Policy
 
 PAGE = Path(__file__).with_name("score.md")
 

@@ -6,7 +6,8 @@ import json
 from pathlib import Path
 
 from docs.marked_page import keep
-from topology.graph.text import as_dict, picture, summary
+from topology.graph.export import as_dict
+from topology.graph.text import picture, summary
 from topology.reach.label_schemes import NVLINK_DOMAINS, SCHEMES
 from topology.readers.formats import read
 
@@ -60,10 +61,10 @@ def shown(text: str) -> list[str]:
 
 
 def imported(text: str) -> list[str]:
-    """What `isochrone topology import` says, and the start of its JSON."""
+    """What `isochrone topology import` says, and its JSON: of nodes, edges and the lists before them one each."""
     topology = read(text.encode())
     said = as_dict(topology)
-    brief = {**said, "links": said["links"][:1], "gpus": said["gpus"][:1]}
+    brief = {key: each[:1] if isinstance(each, list) else each for key, each in said.items()}
     warnings = [f"warning: {warning}" for warning in topology.warnings]
     return ["```", summary(topology), *warnings, "```", "", "```json", json.dumps(brief, indent=2), "```"]
 

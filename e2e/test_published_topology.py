@@ -21,7 +21,7 @@ from e2e.stack.nodes import GPU, GPU_MEMORY_MIB, HOSTNAME
 from e2e.stack.processes import LIMIT_S
 from e2e.stack.volcano_conf import scheduler_conf, with_extender_stanza
 from e2e.workloads import pod, pod_group
-from scheduler.volcano_conf import stanza
+from scheduler.extender.scheduler_config import stanza
 from tests.nvml import profiles
 from tests.nvml.agents import AgentProcess, agent_process
 from tests.nvml.library import build

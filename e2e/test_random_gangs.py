@@ -10,9 +10,9 @@ from e2e.stack.cluster import Cluster
 from e2e.stack.isochrone import NAMESPACE as ISOCHRONE_NAMESPACE
 from e2e.stack.isochrone import Isochrone
 from e2e.stack.nodes import grid
+from topology.cluster.snapshot import NodeTable
 from topology.labels import DEFAULT_REACH_SIZE_BYTES
 from topology.objects import Node
-from topology.snapshot import NodeTable
 
 pytestmark = pytest.mark.e2e
 

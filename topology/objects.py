@@ -155,6 +155,14 @@ class Pod(_Slim, frozen=True):
         """Succeeded or Failed: it holds nothing any more."""
         return self.status.phase in ("Succeeded", "Failed")
 
+    @property
+    def equivalence_class(self) -> tuple[int, int]:
+        """The same for pods that request the same: the identity of what the watch interned (topology/kube/kept_pods).
+
+        Pods that differ in it may still request the same. It says nothing once the pods are gone.
+        """
+        return id(self.metadata.annotations), id(self.spec)
+
     def has_gate(self, name: str) -> bool:
         """Whether the scheduling gate of this name still holds the pod."""
         for gate in self.spec.scheduling_gates or ():  # noqa: SIM110  # asked of every pod again and again

@@ -21,8 +21,8 @@ from urllib.parse import quote
 
 import msgspec
 
-from admission.gangs.pod_group import API_VERSION
-from admission.gangs.release_patch import release_patch
+from admission.release.pod_group import API_VERSION
+from admission.release.release_patch import release_patch
 from topology.kube.api import KubeApi
 from topology.kube.errors import ApiError, ApiFailure
 from topology.labels import GANG, GATE, GROUP_NAME, PREFERRED, QUEUE_NAME, REACH_MODE

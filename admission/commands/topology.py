@@ -28,7 +28,7 @@ app = typer.Typer(
 
 _NODE = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,251}[A-Za-z0-9])?", re.ASCII)  # fabrics have capitals
 _NAMESPACE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?", re.ASCII)
-_Output = Annotated[str, typer.Option("-o", "--output", metavar="text|json", help="How to print.")]
+_Output = Annotated[str, typer.Option("-o", "--output", metavar="text|json|dot", help="How to print.")]
 
 
 @app.command("import")
@@ -37,12 +37,12 @@ def import_file(
     output: _Output = "text",
 ) -> None:
     """Read a topology file and say what it holds. Any known format is found; what is not understood is refused."""
-    from topology.graph.text import as_dict, summary
+    from topology.graph.text import summary
 
-    as_json = _wants_json(output)
+    _check_output(output)
     topology = _read(file)
-    if as_json:
-        typer.echo(json.dumps(as_dict(topology), indent=2))
+    if output != "text":
+        typer.echo(_exported(topology, output))
         return
     typer.echo(summary(topology))
     for warning in topology.warnings:
@@ -69,9 +69,9 @@ def show(
     proc_root: Annotated[str, typer.Option(envvar="ISOCHRONE_PROC_ROOT", hidden=True)] = "/proc",
 ) -> None:
     """Draw FILE, this machine or the cluster. The matrix is in nvidia-smi's words, and a tree follows."""
-    from topology.graph.text import around, as_dict, picture
+    from topology.graph.text import around, picture
 
-    as_json = _wants_json(output)
+    _check_output(output)
     if node and not _NODE.fullmatch(node):
         raise BadInput("--node", node, "it is the name of a node: letters, digits, - and .")
     if not _NAMESPACE.fullmatch(namespace):
@@ -99,8 +99,8 @@ def show(
         topology = _read(file)
         if node:
             topology = around(topology, node)
-    if as_json:
-        typer.echo(json.dumps(as_dict(topology), indent=2))
+    if output != "text":
+        typer.echo(_exported(topology, output))
         return
     for line in picture(topology):
         typer.echo(line)
@@ -129,10 +129,15 @@ def _with_agent(topology: Topology, node: str, told: tuple[NodeFacts, PartAges] 
     return replace(found, warnings=(*found.warnings, *old, *facts.state.problems))
 
 
-def _wants_json(output: str) -> bool:
-    if output not in ("text", "json"):
-        raise BadInput("-o", output, "it is text or json")
-    return output == "json"
+def _check_output(output: str) -> None:
+    if output not in ("text", "json", "dot"):
+        raise BadInput("-o", output, "it is text, json or dot")
+
+
+def _exported(topology: Topology, output: str) -> str:
+    from topology.graph.export import as_dict, as_dot
+
+    return as_dot(topology) if output == "dot" else json.dumps(as_dict(topology), indent=2)
 
 
 def _read(file: str) -> Topology:

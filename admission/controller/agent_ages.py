@@ -11,12 +11,12 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from scheduler.explain_words import names_of, silent_agents
-from scheduler.reasons import Reason
+from scheduler.explain.wording import names_of, silent_agents
+from scheduler.model.reason import Reason
 from topology.clock import monotonic_s, wall_time_s
-from topology.cluster_state import ClusterState
+from topology.cluster.state import ClusterState
 from topology.facts.age import Aged, AgedParts, AgentAge, FactPart, Freshness, PartAges, ages_of
-from topology.facts.hub_state import HubState
+from topology.hub.state import HubState
 from topology.kube.events import EventSink, Involved
 from topology.objects import Pod
 

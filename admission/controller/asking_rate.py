@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import OrderedDict
 from typing import Final
 
+from topology.token_bucket import TokenBucket
+
 MOST_ADDRESSES: Final = 20_000
 
 
@@ -13,17 +15,15 @@ class AskingRate:
 
     def __init__(self, per_s: float, burst: float, most: int = MOST_ADDRESSES) -> None:
         self._per_s, self._burst, self._most = per_s, burst, most
-        self._left: OrderedDict[str, tuple[float, float]] = OrderedDict()  # tokens, and when they were counted
+        self._buckets: OrderedDict[str, TokenBucket] = OrderedDict()  # the address seen last is the last
 
     def __len__(self) -> int:
-        return len(self._left)
+        return len(self._buckets)
 
     def may(self, address: str, now_s: float) -> bool:
         """Whether the address may ask now, which is then counted."""
-        left, then_s = self._left.pop(address, (self._burst, now_s))
-        left = min(self._burst, left + max(0.0, now_s - then_s) * self._per_s)
-        allowed = left >= 1.0
-        self._left[address] = left - allowed, now_s
-        if len(self._left) > self._most:
-            self._left.popitem(last=False)
-        return allowed
+        bucket = self._buckets.setdefault(address, TokenBucket(self._per_s, self._burst, now_s))
+        self._buckets.move_to_end(address)
+        if len(self._buckets) > self._most:
+            self._buckets.popitem(last=False)
+        return bucket.try_take(now_s)

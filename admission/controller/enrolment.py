@@ -32,7 +32,7 @@ from admission.controller.asking_rate import AskingRate
 from topology.bad_input import BadInput
 from topology.clock import monotonic_s, utc_now
 from topology.facts import enrolment_pb2 as wire
-from topology.facts.hub import Parts, server_credentials
+from topology.hub.server import Parts, server_credentials
 from topology.kube.errors import ApiError, ApiFailure
 from topology.objects import Pod
 from topology.units import HostPort

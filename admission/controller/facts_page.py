@@ -8,7 +8,7 @@ from __future__ import annotations
 from aiohttp import web
 
 from topology.clock import monotonic_s
-from topology.facts.hub_state import HubState
+from topology.hub.state import HubState
 
 PATH = "/topology/{node}"
 

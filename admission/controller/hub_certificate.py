@@ -20,7 +20,7 @@ from topology.clock import utc_now
 from topology.kube.errors import ApiError, ApiFailure
 
 if TYPE_CHECKING:
-    from topology.facts.hub import Parts
+    from topology.hub.server import Parts
 
 log = logging.getLogger(__name__)
 

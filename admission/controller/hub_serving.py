@@ -10,6 +10,8 @@ import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
+from admission.controller.main import Controller
+from admission.controller.metrics import ControllerMetrics
 from admission.controller.probe_orders import ProbeOrders
 from admission.serving import background
 from admission.settings import ControllerSettings
@@ -19,17 +21,20 @@ from topology.units import HostPort
 
 if TYPE_CHECKING:
     from admission.controller.hub_certificate import HubCertificate
-    from admission.controller.main import Controller
 
 log = logging.getLogger(__name__)
 
 
 @contextlib.asynccontextmanager
 async def serving_hub(
-    controller: Controller, api: KubeApi, settings: ControllerSettings, where: HostPort
+    controller: Controller,
+    metrics: ControllerMetrics,
+    api: KubeApi,
+    settings: ControllerSettings,
+    where: HostPort,
 ) -> AsyncIterator[tuple[HostPort, HostPort | None]]:
     """Serves while the context lasts; yields where the hub and, if there is one, enrolment listen. Raises BadInput."""
-    from topology.facts import hub
+    from topology.hub import server as hub
 
     if not settings.hub_tls_dir and not settings.hub_plaintext and settings.enrol_listen is None:
         allowed = (
@@ -45,7 +50,7 @@ async def serving_hub(
         served, controller.agents, controller.state, every_s=settings.probe_every, size_bytes=settings.probe_size
     )
     controller.probes = probes
-    controller.metrics.follow_hub(controller.agents, served)
+    metrics.follow_hub(controller.agents, served)
     async with contextlib.AsyncExitStack() as stack:
         certificate, enrolment, longest_s = None, None, 0.0
         if settings.enrol_listen is not None:
@@ -59,7 +64,7 @@ async def serving_hub(
                 api, settings.namespace, settings.hub_secret, settings.hub_ca_config_map, names
             )
             enrolment = await stack.enter_async_context(
-                _enrolling(controller, api, settings, settings.enrol_listen, certificate)
+                _enrolling(metrics, api, settings, settings.enrol_listen, certificate)
             )
         port = await stack.enter_async_context(
             hub.listening(
@@ -80,7 +85,7 @@ async def serving_hub(
 
 @contextlib.asynccontextmanager
 async def _enrolling(
-    controller: Controller,
+    metrics: ControllerMetrics,
     api: KubeApi,
     settings: ControllerSettings,
     where: HostPort,
@@ -89,7 +94,7 @@ async def _enrolling(
     from admission.controller.enrolment import Enrolment, listening
 
     enrolment = Enrolment(api, certificate.bundle, settings.namespace, settings.agent_account)
-    controller.metrics.follow_enrolment(enrolment)
+    metrics.follow_enrolment(enrolment)
     async with background(certificate.run()), listening(enrolment, where, certificate.parts) as bound:
         log.info("agents get certificates at %s", bound)
         yield bound

@@ -1,4 +1,4 @@
-"""EDGE: `isochrone controller`: watches, state, batch admission, extender and health, wired together and run.
+"""EDGE: everything the controller process holds: watches, state, batch admission, upkeep, wired together and run.
 
 It wires and starts; every decision is made elsewhere.
 """
@@ -6,55 +6,44 @@ It wires and starts; every decision is made elsewhere.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import gc
-import importlib.metadata
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import TypeVar
 
 from admission.controller.agent_ages import AgentAges
-from admission.controller.facts_page import add_facts_page
-from admission.controller.hub_serving import serving_hub
 from admission.controller.measured_watch import MeasuredWatch
-from admission.controller.metrics import ControllerMetrics
 from admission.controller.probe_orders import ProbeOrders
 from admission.controller.publishing import publication
 from admission.controller.topology_watch import TopologyWatch
-from admission.gangs.announce import Announcer
-from admission.gangs.batch import BatchAdmission
-from admission.gangs.complete import Completion
-from admission.gangs.departures import Departures
-from admission.gangs.expected import come_later
-from admission.gangs.fairness import CLAIMS_S, Fairness, Kept
-from admission.gangs.gang_track import BatchSettings
-from admission.gangs.let_go import Gatekeeper
+from admission.fairness.fairness import CLAIMS_S, Fairness, Kept
+from admission.gangs.expected_pods import come_later
 from admission.gangs.owners import Owners, wants
-from admission.gangs.pod_group_form import OPENAPI_PATH, OPTIONAL, optional_fields
-from admission.gangs.renew import Renewal
-from admission.gangs.retire import Retirement
-from admission.gangs.turn import Turn
-from admission.serving import background, health_app, stopped_by_signals
+from admission.reconcile.gang_planner import Turn
+from admission.reconcile.gang_state import BatchSettings
+from admission.reconcile.reconciler import BatchAdmission
+from admission.reconcile.release_workflow import Departures
+from admission.release.pod_group_schema import OPENAPI_PATH, OPTIONAL, optional_fields
+from admission.release.pod_writer import Gatekeeper
+from admission.report.reporter import Announcer
 from admission.settings import ControllerSettings
-from scheduler.decision_log import DecisionLog
-from scheduler.extender import Extender
-from scheduler.metrics import ExtenderMetrics
-from scheduler.policy import Policy
+from admission.upkeep.min_resources import Completion
+from admission.upkeep.pod_group_gc import Retirement
+from admission.upkeep.stuck_pods import Renewal
+from scheduler.extender.decision_cache import DecisionLog
+from scheduler.model.policy import Policy
 from topology.clock import monotonic_s, wall_time_s
-from topology.cluster_state import ClusterState
+from topology.cluster.snapshot import NodeTable, Snapshot
+from topology.cluster.state import ClusterState
 from topology.facts.age import AgeLimits
-from topology.facts.hub_state import HubState
 from topology.facts.report import NodeFacts
-from topology.http_server import listening
+from topology.hub.state import HubState
 from topology.kube.api import KubeApi
 from topology.kube.errors import ApiFailure
 from topology.kube.events import EventSettings, EventSink
 from topology.kube.informer import Change, HasMetadata, Informer, InformerSettings
 from topology.kube.kept_pods import KeptPods
 from topology.objects import HyperNode, Node, Pod, PodGroup, Queue, Workload
-from topology.snapshot import NodeTable, Snapshot
-from topology.units import HostPort
 
 log = logging.getLogger(__name__)
 
@@ -74,16 +63,6 @@ _WORKLOADS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Listening:
-    """Where the controller listens, with the ports that the system chose."""
-
-    extender: HostPort
-    health: HostPort
-    hub: HostPort | None
-    enrolment: HostPort | None
-
-
 class Controller:
     """Everything the process holds, built from one API connection."""
 
@@ -91,7 +70,6 @@ class Controller:
         self.state, self.owners = ClusterState(), Owners()
         self.decisions = DecisionLog()
         self.policy = Policy(memory_reserve=settings.memory_reserve, peak_limit=settings.peak_limit)
-        self.metrics = ControllerMetrics(importlib.metadata.version("isochrone"))
         limits = AgeLimits(settings.facts_stale, settings.facts_expired)
         self.agents = HubState(limits, on_change=self._on_facts)
         self.probes: ProbeOrders | None = None
@@ -197,7 +175,6 @@ class Controller:
         self.measured = MeasuredWatch(settings.measured_reach, self.state, self._measured)
         self.topology_file = TopologyWatch(settings.topology_file, self.state, self._places_changed)
         self.ages = AgentAges(self.agents, self.state, self.events, self._places_changed)
-        self.metrics.follow(self)
 
     # --- what the extender and the probes ask ----------------------------------------------------
 
@@ -348,48 +325,3 @@ class Controller:
 
 def _pairs(changes: Sequence[Change[T]]) -> list[tuple[T | None, T | None]]:
     return [(change.old, change.new) for change in changes]
-
-
-async def serve(
-    settings: ControllerSettings, ready: Callable[[Listening], None] | None = None, *, stop: asyncio.Event | None = None
-) -> None:
-    """Runs until SIGTERM, SIGINT or `stop`; `ready` is called once Volcano and probes are answered.
-
-    Raises BadInput for settings that cannot work.
-    """
-    logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    stop = stop or asyncio.Event()
-    async with contextlib.AsyncExitStack() as stack:
-        stack.enter_context(stopped_by_signals(stop))
-        api = await stack.enter_async_context(
-            await KubeApi.connect(
-                settings.kubeconfig or None, user_agent="isochrone-controller", named="ISOCHRONE_KUBECONFIG"
-            )
-        )
-        controller = Controller(api, settings)
-        health = health_app(controller.metrics.registry, controller.checks)
-        add_facts_page(health, controller.agents)
-        probed = await stack.enter_async_context(listening(health, settings.health_listen, "HEALTH_LISTEN"))
-        extender = Extender(
-            controller,
-            controller.decisions,
-            max_body_bytes=settings.max_body,
-            policy=controller.policy,
-            metrics=ExtenderMetrics(controller.metrics.registry),
-        )
-        asked = await stack.enter_async_context(listening(extender.app(), settings.extender_listen, "EXTENDER_LISTEN"))
-        log.info("answering Volcano on %s, probes and metrics on %s", asked, probed)
-        hub = enrolment = None
-        if settings.hub_listen is not None:
-            hub, enrolment = await stack.enter_async_context(
-                serving_hub(controller, api, settings, settings.hub_listen)
-            )
-        running = await stack.enter_async_context(background(controller.run()))
-        if ready:
-            ready(Listening(asked, probed, hub, enrolment))
-        running.add_done_callback(lambda _: stop.set())
-        await stop.wait()
-        if running.done():
-            running.result()
-        controller.ending = True
-        await controller.events.drain(2.0)

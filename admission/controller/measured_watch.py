@@ -14,7 +14,7 @@ from typing import Final
 
 from topology.bad_input import BadInput
 from topology.clock import wall_time_s
-from topology.cluster_state import ClusterState
+from topology.cluster.state import ClusterState
 from topology.measured.file import MAX_FILE_BYTES, read_measured_file
 
 log = logging.getLogger(__name__)

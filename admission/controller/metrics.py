@@ -5,44 +5,53 @@ It names and units what others count. It must never decide anything.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from admission.controller.main import Controller
 from topology.clock import monotonic_s
 from topology.facts.age import FactPart
+from topology.hub.state import HubState
 
-if TYPE_CHECKING:
-    from admission.controller.enrolment import Enrolment
-    from admission.controller.main import Controller
-    from topology.facts.hub import Hub
-    from topology.facts.hub_state import HubState
+
+class HubCounters(Protocol):
+    """The counters of the hub's server; a protocol, since importing gRPC costs 12 MB where no hub is served."""
+
+    refused: int
+    throttled: int
+
+    @property
+    def open(self) -> int: ...
+
+
+class EnrolmentCounters(Protocol):
+    """The counters of the enrolment server; a protocol for the same reason."""
+
+    @property
+    def answers(self) -> Mapping[str, int]: ...
 
 
 class ControllerMetrics(Collector):
     """A registry of its own, and a collector that reads the controller's counters when asked."""
 
-    def __init__(self, version: str) -> None:
+    def __init__(self, version: str, controller: Controller) -> None:
         self.registry = CollectorRegistry()
         build = Gauge("isochrone_build_info", "Always 1; the labels tell.", ("version",), registry=self.registry)
         build.labels(version).set(1)
-        self._controller: Controller | None = None
-        self._hub: tuple[HubState, Hub] | None = None
-        self._enrolment: Enrolment | None = None
-
-    def follow(self, controller: Controller) -> None:
-        """Read this controller from now on."""
         self._controller = controller
+        self._hub: tuple[HubState, HubCounters] | None = None
+        self._enrolment: EnrolmentCounters | None = None
         self.registry.register(self)
 
-    def follow_hub(self, agents: HubState, served: Hub) -> None:
+    def follow_hub(self, agents: HubState, served: HubCounters) -> None:
         """Tell of node agents too."""
         self._hub = agents, served
 
-    def follow_enrolment(self, enrolment: Enrolment) -> None:
+    def follow_enrolment(self, enrolment: EnrolmentCounters) -> None:
         """Tell of certificates too."""
         self._enrolment = enrolment
 
@@ -53,8 +62,6 @@ class ControllerMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         """One scrape."""
         controller = self._controller
-        if controller is None:
-            return
         yield GaugeMetricFamily(
             "isochrone_gangs_held", "Gangs with a pod that has no place.", value=controller.batch.held_gangs()
         )
@@ -97,7 +104,7 @@ class ControllerMetrics(Collector):
             yield asked
 
 
-def _of_hub(agents: HubState, served: Hub) -> Iterator[Metric]:
+def _of_hub(agents: HubState, served: HubCounters) -> Iterator[Metric]:
     now_s = monotonic_s()
     by_age = GaugeMetricFamily("isochrone_hub_nodes", "Nodes with an agent by age of its GPUs.", labels=["freshness"])
     by_part = GaugeMetricFamily(

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from topology.clock import monotonic_s
-from topology.cluster_state import ClusterState
+from topology.cluster.state import ClusterState
 from topology.facts import agent_pb2 as wire
 from topology.facts.age import FactPart, Freshness
-from topology.facts.hub_state import HubState
 from topology.facts.report import NodeFacts
+from topology.hub.state import HubState
 from topology.measured.probe_plan import Order, ProbePlan
 from topology.measured.values import RDMA, TCP
 from topology.reach.domains import DomainChain

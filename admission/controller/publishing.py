@@ -11,7 +11,7 @@ from typing import Final
 
 from admission.settings import ControllerSettings
 from topology.clock import monotonic_s
-from topology.cluster_state import ClusterState
+from topology.cluster.state import ClusterState
 from topology.gpus.capacity import node_cards
 from topology.hypernodes.label_publisher import NodeLabelPublisher
 from topology.hypernodes.publication import Publication, Publisher

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final
 
 from topology.bad_input import BadInput
-from topology.cluster_state import ClusterState
-from topology.graph.arrays import domain_chains
-from topology.reach.sources import NO_FILE, FilePlaces
+from topology.cluster.domain_sources import NO_FILE, FilePlaces
+from topology.cluster.state import ClusterState
+from topology.graph.network_map import NetworkMap, domain_chains
 from topology.readers.formats import MAX_BYTES, read
 
 log = logging.getLogger(__name__)
@@ -89,4 +89,4 @@ def places_of(content: bytes) -> tuple[FilePlaces, str, tuple[str, ...]]:
     chains = domain_chains(topology)
     if not chains:
         raise BadInput("hosts", "none", f"{topology.source} says nothing about where hosts stand: give a fabric's file")
-    return FilePlaces(chains), topology.source, topology.warnings
+    return FilePlaces(chains, NetworkMap.of(topology)), topology.source, topology.warnings

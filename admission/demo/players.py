@@ -19,7 +19,7 @@ import msgspec
 
 from admission.demo import volcano_shapes
 from admission.demo.file_cluster import FileCluster
-from scheduler.volcano_wire import TaskStatus
+from scheduler.extender.wire import TaskStatus
 from topology.clock import monotonic_s
 from topology.labels import GROUP_NAME, VOLCANO_SCHEDULER
 from topology.objects import Node, Pod

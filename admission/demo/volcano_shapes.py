@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from scheduler.volcano_wire import TaskStatus
+from scheduler.extender.wire import TaskStatus
 from topology.labels import GROUP_NAME, TASK_SPEC
 from topology.objects import Pod
 from topology.resources import CPU, MEMORY, PODS, Amounts, parse_amounts, pod_request, sum_amounts

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from admission.gangs.rollout import Template
+from admission.gangs.template_revision import Template
 from admission.gangs.units import unit_of
 from topology.objects import OwnerReference, Pod, Workload
 

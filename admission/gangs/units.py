@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from scheduler.decision import Outcome, Plan
-from scheduler.plan import plan
-from scheduler.policy import Policy
-from scheduler.request import GangRequest, PodRequest
+from scheduler.model.decision import Outcome, Plan
+from scheduler.model.policy import Policy
+from scheduler.model.request import GangRequest, PodRequest
+from scheduler.planning.plan import plan
+from topology.cluster.snapshot import Snapshot
 from topology.labels import DECODE, PHASES, PREFILL
 from topology.objects import Pod
-from topology.snapshot import Snapshot
 
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 LWS_GROUP = "leaderworkerset.sigs.k8s.io/group-index"

@@ -7,22 +7,23 @@ is bounded, because whoever may create a pod may put 1 MiB of text in front of t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice, pairwise
+from itertools import chain, pairwise
 from typing import Final
 
 from admission.recognition.programs import Program, program_of
-from admission.recognition.shell_words import END, expanded, script_position, script_words
+from admission.recognition.start_script import Allowance, expanded, script_commands, script_position
 from topology.objects import Container, Pod
 
+END: Final = ";"  # stands behind each command, so that no flag takes a value from the next one
+_UNREAD: Final = ("sh", "$SCRIPT")  # stands for the commands of a script that is not read: any may be among them
 _MAX_CONTAINERS: Final = 32
 _MAX_WORDS: Final = 4096  # per container
 _MAX_WORD_CHARS: Final = 32 * 1024
 _MAX_POD_CHARS: Final = 128 * 1024
 _MAX_MODEL_CHARS: Final = 512
 _MAX_SCRIPT_CHARS: Final = 100
-_MAX_SHELLS: Final = 16  # started by the scripts of one container
 _SCRIPT_ENDINGS: Final = frozenset({"sh", "bash", "py"})
 _FIRST_WORDS: Final = 8
 _SERVERS: Final = frozenset({"vllm", "vllm.entrypoints.cli.main", "sglang", "trtllm-serve"})
@@ -51,9 +52,7 @@ _SILENT: Final = frozenset(
         *("mkdir", "touch", "rm", "cp", "mv", "ln", "chmod", "chown", "cd", "apt", "apt-get", "pip", "pip3"),
     }
 )
-_BEFORE_A_COMMAND: Final = frozenset(
-    {"then", "do", "else", "elif", "if", "while", "until", "exec", "time", "{", "(", "!"}
-)
+_BEFORE_A_COMMAND: Final = frozenset({"exec", "time"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,14 +75,14 @@ class EngineCall:
 
 def engine_calls(pod: Pod) -> tuple[EngineCall, ...]:
     """The command lines of the pod's main containers (init containers and sidecars run no engine)."""
-    calls, left = [], _MAX_POD_CHARS
+    calls, left, allowance = [], _MAX_POD_CHARS, Allowance()
     for container in pod.spec.containers[:_MAX_CONTAINERS]:
         argv = []
         for word in [*(container.command or ()), *(container.args or ())][:_MAX_WORDS]:
             taken = word[: min(_MAX_WORD_CHARS, left)]
             left -= len(taken)
             argv.append(taken)
-        commands = _commands(argv, container)
+        commands = _commands(argv, container, allowance)
         words = list(chain.from_iterable(commands))
         flags = _flags(commands)
         program = program_of(commands, flags, container.image, bool(container.command))
@@ -103,54 +102,36 @@ def engine_calls(pod: Pod) -> tuple[EngineCall, ...]:
     return tuple(calls)
 
 
-def _commands(argv: Sequence[str], container: Container) -> list[list[str]]:
+def _commands(argv: Sequence[str], container: Container, allowance: Allowance) -> list[list[str]]:
     """The commands that may serve, each with END behind it."""
     if not argv:
         return []
     env = {variable.name: variable.value for variable in container.env or ()}
     complete = not container.env_from  # else a variable that is not listed may have a value all the same
+    argv = [expanded(word, env, allowance) for word in argv]
     return [
-        [*command, END]
-        for command in _cut(_bounded(_words(argv, env, complete)), env, complete, iter(range(_MAX_SHELLS)))
-        if _program_word(command) not in _SILENT
+        [*command, END] for command in _started(argv, env, complete, allowance) if _program_word(command) not in _SILENT
     ]
 
 
-def _bounded(words: Iterable[str]) -> Iterator[str]:
-    """Short words stand for long values, so what comes of them is bounded too."""
-    left = 4 * _MAX_POD_CHARS
-    for word in islice(words, _MAX_WORDS):
-        left -= len(word)
-        if left < 0:
-            return
-        yield word
-
-
-def _cut(words: Iterable[str], env: Mapping[str, str], complete: bool, left: Iterator[int]) -> Iterator[list[str]]:
-    """Words as commands; a shell that a script starts is read like the script, while some are `left`."""
-    command: list[str] = []
-    for word in chain(words, (END,)):
-        if word != END:
-            command.append(word)
+def _started(argv: list[str], env: Mapping[str, str], complete: bool, allowance: Allowance) -> Iterator[list[str]]:
+    """The commands that one comes to: those of its script, and of the shells that this starts, in its place."""
+    at = script_position(argv)
+    if at < 0:
+        yield argv
+        return
+    commands = script_commands(argv[at], env, complete, argv[at + 2 :] if at else (), allowance)
+    if at:
+        yield argv[:at]
+    if commands is None:
+        yield list(_UNREAD)
+        return
+    *others, last = commands or [[]]
+    for command in (*others, [*last, *argv[at + 1 :]]):
+        if script_position(command) > 0:
+            yield from _started(command, env, complete, allowance)
         elif command:
-            if script_position(command) > 0 and next(left, None) is not None:
-                yield from _cut(_bounded(_words(command, env, complete)), env, complete, left)
-            else:
-                yield command
-            command = []
-
-
-def _words(argv: Sequence[str], env: Mapping[str, str], complete: bool) -> Iterator[str]:
-    """argv with its shell script, if there is one, cut into words, and known variables put in."""
-    script_at = script_position(argv)
-    for position, raw in enumerate(argv):
-        word = expanded(raw, env)
-        if position == script_at:
-            if position:
-                yield END  # the script's first command begins here, not with the shell
-            yield from script_words(word, env, complete, argv[position + 2 :] if position else ())
-        else:
-            yield word
+            yield command
 
 
 def _program_word(command: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from admission.recognition.command_line import EngineCall
 from admission.recognition.evidence import Finding, Says, role
 from admission.recognition.programs import DYNAMO, FASTDEPLOY, LIGHTLLM, LMDEPLOY
 from topology import labels
-from topology.objects import Pod
+from topology.objects import Container, Pod
 
 _KV_ROLES: Final = {"kv_producer": Says.PREFILL, "kv_consumer": Says.DECODE}
 _NOT_READ_ROLE = re.compile(r"""kv_role["'\\\s]{0,8}[:=]["'\\\s]{0,8}(kv_[a-z]{4,8})""")
@@ -166,13 +166,17 @@ def _dynamo_workers(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding
         for flag, said in (("--is-prefill-worker", Says.PREFILL), ("--is-decode-worker", Says.DECODE)):
             if any(value.lower() not in _FALSE for value in call.flags.get(flag, ())):
                 yield Finding(said, f"Dynamo {flag}")
-        for variable in container.env or ():
-            named = _DYNAMO_ROLE_VARIABLES.fullmatch(variable.name)
-            if named and variable.value.lower() in ("true", "1"):
-                yield Finding(Says(named[1].lower()), f"Dynamo {variable.name}")
-            elif variable.value and _DYNAMO_MODE_VARIABLES.fullmatch(variable.name):
-                says = _DYNAMO_MODES.get(variable.value.lower().replace("_", "-"), Says.OPEN)
-                yield Finding(says, f"Dynamo {variable.name} {variable.value[:40]}")
+        yield from _dynamo_variables(container)
+
+
+def _dynamo_variables(container: Container) -> Iterator[Finding]:
+    for variable in container.env or ():
+        named = _DYNAMO_ROLE_VARIABLES.fullmatch(variable.name)
+        if named and variable.value.lower() in ("true", "1"):
+            yield Finding(Says(named[1].lower()), f"Dynamo {variable.name}")
+        elif variable.value and _DYNAMO_MODE_VARIABLES.fullmatch(variable.name):
+            says = _DYNAMO_MODES.get(variable.value.lower().replace("_", "-"), Says.OPEN)
+            yield Finding(says, f"Dynamo {variable.name} {variable.value[:40]}")
 
 
 def other_engines(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:

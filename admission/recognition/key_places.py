@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, Final
 
-from admission.gangs.pod_settings import SETTING_KEYS
+from admission.recognition.pod_settings import SETTING_KEYS
 from topology import labels
 from topology.gpus.request import readable_gpus
 from topology.objects import Pod

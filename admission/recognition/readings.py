@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from admission.gangs.identity import GangReading, read_gang
 from admission.recognition.command_line import engine_calls
+from admission.recognition.gang_identity import GangReading, read_gang
 from admission.recognition.ray_groups import without_workers
 from admission.recognition.signals import PhaseReading, Rules, read_phase
 from topology.objects import Metadata, Pod, PodSpec

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from admission.gangs.pod_settings import not_one_of, read_settings
+from admission.recognition.pod_settings import not_one_of, read_settings
 from topology import labels
 from topology.bad_input import BadInput
 from topology.objects import Metadata, Pod

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from admission.gangs.identity import podgroup_name
-from admission.gangs.pod_settings import Mode
 from admission.recognition.existing_group import ExistingGroup
+from admission.recognition.gang_identity import podgroup_name
+from admission.recognition.pod_settings import Mode
 from admission.recognition.signals import Phase
 from admission.webhook import json_patch
 from admission.webhook.json_patch import Add, Operation

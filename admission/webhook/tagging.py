@@ -21,9 +21,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 
-from admission.gangs.identity import podgroup_name
-from admission.gangs.pod_settings import Mode, read_settings
 from admission.recognition.existing_group import existing_group
+from admission.recognition.gang_identity import podgroup_name
+from admission.recognition.pod_settings import Mode, read_settings
 from admission.recognition.readings import Readings, readings_of
 from admission.recognition.signals import BUILT_IN, Confidence, Phase, Rules
 from admission.webhook.json_patch import Operation

@@ -9,7 +9,7 @@ import json
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
-from admission.gangs.identity import podgroup_name
+from admission.recognition.gang_identity import podgroup_name
 from e2e.bench.bodies import POD_GROUPS, SIZE, Post, pod_group
 from e2e.stack.client import JSON, JSON_PATCH, MERGE_PATCH
 from topology.labels import GATE, HOSTNAME

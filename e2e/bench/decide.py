@@ -18,11 +18,11 @@ from e2e.bench.crowd import GPUS, Crowd, encoded
 from e2e.bench.report import Figure, Goal
 from e2e.bench.sizes import number
 from e2e.stack.build import say
-from scheduler.answers import score
-from scheduler.policy import Policy
-from scheduler.session import SessionLedger, Tried
-from scheduler.volcano_wire import Prioritize, Task
-from topology.cluster_state import ClusterState
+from scheduler.extender.session import SessionLedger, Tried
+from scheduler.extender.verbs import score
+from scheduler.extender.wire import Prioritize, Task
+from scheduler.model.policy import Policy
+from topology.cluster.state import ClusterState
 from topology.gpus.devices import VOLCANO_REGISTER
 from topology.gpus.forms import VOLCANO_VGPU
 from topology.labels import DECODE, GANG, PHASE, PREFILL

@@ -6,13 +6,13 @@ from typing import Final
 
 import numpy as np
 
-from scheduler.request import GangRequest, PodRequest
+from scheduler.model.request import GangRequest, PodRequest
+from topology.cluster.snapshot import NodeTable, Snapshot
 from topology.fragmentation.pod_mix import PodMix
 from topology.fragmentation.pod_shape import PodShape
 from topology.labels import DECODE, GPU_PRODUCT, HOSTNAME, LEAF, PHASES, PREFILL, SPINE, TRANSPORT, ZONE
 from topology.objects import Metadata, Node, NodeCondition, NodeStatus
 from topology.resources import CPU, GPU, MEMORY, PODS, Amounts
-from topology.snapshot import NodeTable, Snapshot
 
 GPUS: Final = 8
 NODES_PER_LEAF: Final = 20

@@ -13,8 +13,8 @@ from typing import Any
 
 from topology.clock import monotonic_s
 from topology.facts.age import FactPart
-from topology.facts.hub import Hub, listening
-from topology.facts.hub_state import HubState
+from topology.hub.server import Hub, listening
+from topology.hub.state import HubState
 
 
 async def main(port: int, tls_dir: str) -> None:

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from e2e.bench.openb_trace import Nodes, PodKind
-from scheduler.policy import Policy
-from scheduler.room_score import order_points, room_points, weights_for
+from scheduler.evaluate.capacity_score import order_points, room_points, weights_for
+from scheduler.model.policy import Policy
 from topology.fragmentation.pod_mix import Mix, PodMix
 from topology.fragmentation.pod_shape import PodShape
 from topology.fragmentation.remainder import WHOLE_MILLI

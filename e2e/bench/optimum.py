@@ -3,8 +3,8 @@
 Up to 8 nodes and 4 prefill and 4 decode pods. Every second case is of an awkward kind: mixed links, domains nobody
 told, partners that have places, pods with selectors, nodes that are down or overbooked; few of them have a plan. The
 others are clusters as most are, partly taken, with many plans. One case in five asks for the nearest partner only. The
-gap is that of the published cost (`scheduler/objective.py`); with `nearest` it leaves the sets out, since there are as
-many as groups. `CASES=50` shortens it, `SEEDS=7` chooses other cases.
+gap is that of the published cost (`scheduler/search/objective.py`); with `nearest` it leaves the sets out, since there
+are as many as groups. `CASES=50` shortens it, `SEEDS=7` chooses other cases.
 """
 
 from collections.abc import Iterator
@@ -13,8 +13,8 @@ from typing import Final
 from e2e.bench.report import Figure, Goal
 from e2e.bench.sizes import counted
 from e2e.stack.build import say
-from scheduler.decision import Outcome
-from scheduler.plan import plan
+from scheduler.model.decision import Outcome
+from scheduler.planning.plan import plan
 from tests.scheduler.best_plan import BestPlan, cost_without_sets
 from tests.scheduler.small_cases import random_case, roomy_case
 from topology.labels import ALL_PAIRS, NEAREST

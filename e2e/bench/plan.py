@@ -22,9 +22,9 @@ from typing import Final
 from e2e.bench.filled import Filled, gang
 from e2e.bench.report import Figure, Goal, matrix
 from e2e.bench.sizes import counted, numbers
-from scheduler.decision import Outcome
-from scheduler.plan import plan
-from scheduler.request import ReachBound
+from scheduler.model.decision import Outcome
+from scheduler.model.request import ReachBound
+from scheduler.planning.plan import plan
 from topology.labels import NEAREST
 
 WARM: Final = 5

@@ -21,14 +21,14 @@ from e2e.bench.oracle import Host, Oracle, Stood, hosts
 from e2e.bench.report import Figure, Goal
 from e2e.bench.sizes import counted
 from e2e.stack.build import say
-from scheduler.plan import plan
-from scheduler.policy import Policy
-from scheduler.request import GangRequest, Partner, PodRequest, ReachBound
+from scheduler.model.policy import Policy
+from scheduler.model.request import GangRequest, Partner, PodRequest, ReachBound
+from scheduler.planning.plan import plan
+from topology.cluster.isochrone_sets import NodeSet
+from topology.cluster.snapshot import Assumed, NodeTable, Snapshot
 from topology.labels import DECODE, GPU_PRODUCT, HOSTNAME, LEAF, NEAREST, PHASES, PREFILL, SPINE, TRANSPORT, ZONE
 from topology.objects import Metadata, Node, NodeCondition, NodeStatus
-from topology.reach.isochrone_sets import NodeSet
 from topology.resources import GPU, PODS
-from topology.snapshot import Assumed, NodeTable, Snapshot
 
 BOUNDS_US: Final = (1_000.0, 1_000.0, 3_000.0, 160.0, 100.0, 26.0, 25.0, 15.0)
 EVERY: Final = 500

@@ -25,7 +25,7 @@ from e2e.bench.report import Figure, Goal
 from e2e.bench.sizes import number
 from e2e.bench.wire_server import BARE, OURS
 from e2e.stack.build import CHECKOUT, say
-from scheduler.volcano_wire import decode_prioritize
+from scheduler.extender.wire import decode_prioritize
 
 NODES: Final = (64, 500, 1000)
 NODE_BYTES: Final = 26_000

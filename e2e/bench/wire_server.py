@@ -14,9 +14,9 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from scheduler.decision_log import DecisionLog
-from scheduler.extender import MAX_BODY_BYTES, Extender
-from scheduler.metrics import ExtenderMetrics
+from scheduler.extender.decision_cache import DecisionLog
+from scheduler.extender.metrics import ExtenderMetrics
+from scheduler.extender.server import MAX_BODY_BYTES, Extender
 from topology.http_server import listening
 from topology.units import HostPort
 

@@ -150,7 +150,7 @@ def install(cluster: Cluster, settings: Sequence[str] = (), env: Mapping[str, st
 
 def conf_with_extender(url: str, conf: str | None = None) -> str:
     """Volcano's conf (or another) with the stanza that the product itself prints, with more patience, as above."""
-    from scheduler.volcano_conf import stanza
+    from scheduler.extender.scheduler_config import stanza
 
     return with_extender_stanza(conf or scheduler_conf(), stanza(url, EXTENDER_TIMEOUT))
 

@@ -13,19 +13,19 @@ from itertools import product
 from typing import Any
 
 from admission.controller.main import Controller
-from admission.gangs.gang_request import GangView
+from admission.gangs.gang_view import GangView
 from admission.gangs.units import size_of, unit_of
-from admission.gangs.waiting_words import Waiting
-from scheduler.decision import Outcome, Plan
-from scheduler.explain import held_event
-from scheduler.reasons import Reason
+from admission.report.wait_messages import Waiting
+from scheduler.explain.events import held_event
+from scheduler.model.decision import Outcome, Plan
+from scheduler.model.reason import Reason
 from tests.admission.chaos_world import QUEUE_OF, QUEUES, World, asks, is_held, live
 from tests.admission.pods import Raw
+from topology.cluster.snapshot import Snapshot
 from topology.labels import CARD_MEMORY, GANG, GATE, NVIDIA_GPU, PHASE, QUEUE_NAME, ZONE
 from topology.objects import Pod
 from topology.resources import readable_request
 from topology.selectors import accepts, selects_node
-from topology.snapshot import Snapshot
 
 
 class Judge:

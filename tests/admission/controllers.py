@@ -12,10 +12,11 @@ from typing import Any
 
 from admission.controller.main import Controller
 from admission.demo.file_cluster import FileCluster
-from admission.settings import ControllerSettings, load
+from admission.settings import ControllerSettings
 from tests.admission.held_pods import NAMESPACE
 from tests.admission.pods import Raw
 from tests.topology.list_watch_server import running, until
+from topology.environment import load
 from topology.kube.api import KubeApi
 from topology.labels import DECISION, GATE, GROUP_NAME, NVIDIA_GPU, PLACEMENT
 
@@ -23,7 +24,7 @@ QUIET = "30ms"
 RETRY_S = 0.1
 GROUP_SHOWN_S = 0.5
 SHORT_PAUSES_S = (0.01, 0.02, None)
-"""Between tries of a release: set it as `admission.gangs.let_go._PAUSES_S` where releases fail."""
+"""Between tries of a release: set it as `admission.release.pod_writer._PAUSES_S` where releases fail."""
 _POD_WRITE = re.compile(r"/api/v1/namespaces/[^/]+/pods/([^/]+)(/status)?")
 _GROUP_WRITE = re.compile(r"/apis/scheduling\.volcano\.sh/v1beta1/namespaces/[^/]+/podgroups/([^/]+)")
 

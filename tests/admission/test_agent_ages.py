@@ -8,21 +8,21 @@ from typing import Any
 import pytest
 
 from admission.controller.agent_ages import AgentAges
-from scheduler.explain import held_event, news_key
-from scheduler.explain_block import placement_block
-from scheduler.explain_words import agents_of, silent_agents
-from scheduler.plan import plan
+from scheduler.explain.annotation import placement_block
+from scheduler.explain.events import held_event, news_key
+from scheduler.explain.wording import agents_of, silent_agents
+from scheduler.planning.plan import plan
 from tests.scheduler.clusters import gang, node
 from tests.topology.node_facts import two_gpus
-from topology.cluster_state import ClusterState
+from topology.cluster.agent_facts import AgentsView
+from topology.cluster.agent_links import SeenLinks
+from topology.cluster.state import ClusterState
 from topology.facts import agent_pb2 as wire
 from topology.facts import wire as facts_wire
 from topology.facts.age import Aged, AgeLimits, FactPart, Freshness
-from topology.facts.agents_view import AgentsView
-from topology.facts.hub_state import HubState
 from topology.facts.report import Distance, Fabric, FabricState, Nic, NicPort, NodeFacts, NvmlState
+from topology.hub.state import HubState
 from topology.objects import Metadata, Pod, PodSpec
-from topology.reach.hardware_links import SeenLinks
 from topology.reach.link_rows import Hardware
 
 WALL_S = 1_796_000_000.0

@@ -13,15 +13,15 @@ import pytest
 from admission.controller.main import Controller
 from admission.demo import volcano_shapes
 from admission.demo.file_cluster import FileCluster
-from admission.gangs.announce import Announcer
-from admission.gangs.gang_request import request_of, view_of
-from scheduler.answers import prioritize
-from scheduler.decision import Plan
-from scheduler.explain_block import placement_block
-from scheduler.plan import plan
-from scheduler.policy import Policy
-from scheduler.session import SessionLedger
-from scheduler.volcano_wire import TaskStatus
+from admission.gangs.gang_view import request_of, view_of
+from admission.report.reporter import Announcer
+from scheduler.explain.annotation import placement_block
+from scheduler.extender.session import SessionLedger
+from scheduler.extender.verbs import prioritize
+from scheduler.extender.wire import TaskStatus
+from scheduler.model.decision import Plan
+from scheduler.model.policy import Policy
+from scheduler.planning.plan import plan
 from tests.admission.controllers import (
     annotation,
     bind_released,
@@ -303,7 +303,7 @@ async def test_what_was_to_be_said_of_a_held_pod_is_dropped_once_it_is_planned(t
 
 
 async def test_words_that_wait_are_bounded_and_the_newest_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("admission.gangs.announce._WAITING", 3)
+    monkeypatch.setattr("admission.report.reporter._WAITING", 3)
     async with FileCluster([]) as cluster, controlling(cluster, tmp_path, quiet="60s") as controller:
         create(cluster, *(held(f"d{i}") for i in range(9)), held("p0"))
         await until(lambda: len(controller.state.gang_pods(*CHAT)) == 10)

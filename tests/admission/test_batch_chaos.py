@@ -12,8 +12,8 @@ import pytest
 
 from admission.controller.main import Controller
 from admission.demo.file_cluster import FileCluster
-from admission.gangs.gang_request import request_of, view_of
-from scheduler.plan import plan
+from admission.gangs.gang_view import request_of, view_of
+from scheduler.planning.plan import plan
 from tests.admission.controllers import (
     SHORT_PAUSES_S,
     bind_released,
@@ -27,7 +27,7 @@ from tests.admission.controllers import (
 )
 from tests.admission.held_pods import NAMESPACE, held
 from tests.topology.list_watch_server import until
-from topology.cluster_state import ClusterState
+from topology.cluster.state import ClusterState
 from topology.labels import GROUP_NAME
 
 GANGS = ("a", "b", "c", "d")
@@ -111,7 +111,7 @@ def settled(cluster: FileCluster, controller: Controller) -> bool:
 
 @pytest.mark.parametrize("seed", [34, 44, 48, 53])
 async def test_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
-    monkeypatch.setattr("admission.gangs.let_go._PAUSES_S", SHORT_PAUSES_S)
+    monkeypatch.setattr("admission.release.pod_writer._PAUSES_S", SHORT_PAUSES_S)
     async with FileCluster(NODES) as cluster:
         chaos, steps = Chaos(cluster, seed), 0
         with never_overbooked(cluster):

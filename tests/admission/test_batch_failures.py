@@ -10,11 +10,11 @@ import pytest
 
 from admission.controller.main import Controller
 from admission.demo.file_cluster import FileCluster
-from admission.gangs.let_go import Gatekeeper, Letting
-from admission.gangs.release_patch import release_patch
-from scheduler.decision import Plan
-from scheduler.plan import plan
-from scheduler.request import GangRequest
+from admission.release.pod_writer import Gatekeeper, Letting
+from admission.release.release_patch import release_patch
+from scheduler.model.decision import Plan
+from scheduler.model.request import GangRequest
+from scheduler.planning.plan import plan
 from tests.admission.controllers import (
     SHORT_PAUSES_S,
     annotation,
@@ -47,7 +47,7 @@ async def cluster() -> AsyncGenerator[FileCluster]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("admission.gangs.let_go._PAUSES_S", SHORT_PAUSES_S)
+    monkeypatch.setattr("admission.release.pod_writer._PAUSES_S", SHORT_PAUSES_S)
 
 
 def used(controller: Controller) -> int:
@@ -284,7 +284,7 @@ async def test_a_bug_in_letting_go_gives_the_room_back(
             raise TypeError("a bug")
         return release_patch(*given)
 
-    monkeypatch.setattr("admission.gangs.let_go.release_patch", patch)
+    monkeypatch.setattr("admission.release.pod_writer.release_patch", patch)
     async with controlling(cluster, tmp_path) as controller:
         create(cluster, held("p0"), held("d0"))
         await until(lambda: len(nominations(cluster)) == 2 and used(controller) == 0)
@@ -303,8 +303,8 @@ async def test_a_bug_in_the_words_costs_the_words(
     def speechless(*_: Any, **__: Any) -> str:
         raise KeyError("a bug")
 
-    monkeypatch.setattr("admission.gangs.announce.placement_block", speechless)
-    monkeypatch.setattr("admission.gangs.announce.gang_block", speechless)
+    monkeypatch.setattr("admission.report.reporter.placement_block", speechless)
+    monkeypatch.setattr("admission.report.reporter.gang_block", speechless)
     async with controlling(cluster, tmp_path):
         create(cluster, held("p0"), held("d0"))
         await until(lambda: "isochrone-chat" in groups(cluster))

@@ -72,7 +72,7 @@ async def test_nobody_joins_a_partner_on_a_lost_node(cluster: FileCluster, tmp_p
 async def test_a_running_pair_that_is_moved_apart_is_a_breach_and_goes_on(
     cluster: FileCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("admission.gangs.announce.NODES_SETTLE_S", 0.05)
+    monkeypatch.setattr("admission.report.reporter.NODES_SETTLE_S", 0.05)
     async with controlling(cluster, tmp_path) as controller:
         await running_pair(cluster)
         before = len(writes(cluster))

@@ -10,8 +10,8 @@ import pytest
 
 from admission.controller.main import Controller
 from admission.demo.file_cluster import FileCluster
-from admission.gangs.gang_request import GangView
-from scheduler.decision import Plan
+from admission.gangs.gang_view import GangView
+from scheduler.model.decision import Plan
 from tests.admission.controllers import (
     all_finish,
     bind_released,

@@ -34,7 +34,7 @@ NODES: list[Raw] = [{"name": f"n{i}", "zone": "a", "leaf": "l", "gpus": 2} for i
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("admission.gangs.let_go._PAUSES_S", SHORT_PAUSES_S)
+    monkeypatch.setattr("admission.release.pod_writer._PAUSES_S", SHORT_PAUSES_S)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ async def test_a_pod_made_anew_and_an_empty_group_outlast_refusals(
     cluster: FileCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The two deletes that a controller does are refused by turns, and done in the end, each once."""
-    monkeypatch.setattr("admission.gangs.retire.EMPTY_S", 0.3)
+    monkeypatch.setattr("admission.upkeep.pod_group_gc.EMPTY_S", 0.3)
     owner = cluster.create("replicasets", {"metadata": {"name": "rs", "namespace": NAMESPACE}, "spec": {"replicas": 2}})
     maker = {**owner, "apiVersion": "apps/v1", "kind": "ReplicaSet"}
     for status in (409, 429, 500, 503):

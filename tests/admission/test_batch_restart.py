@@ -34,7 +34,7 @@ CHAT = ("p0", "d0", "d1")
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("admission.gangs.let_go._PAUSES_S", SHORT_PAUSES_S)
+    monkeypatch.setattr("admission.release.pod_writer._PAUSES_S", SHORT_PAUSES_S)
 
 
 @pytest.fixture
@@ -165,8 +165,8 @@ async def test_at_a_start_the_first_in_rank_is_planned_first_however_long_the_lo
         ticks += 1
         return monotonic_s() + ticks * 0.001
 
-    monkeypatch.setattr("admission.gangs.batch.monotonic_s", slow_s)
-    monkeypatch.setattr("admission.gangs.batch._LOOKS_S", 10.0)
+    monkeypatch.setattr("admission.reconcile.reconciler.monotonic_s", slow_s)
+    monkeypatch.setattr("admission.reconcile.reconciler._LOOKS_S", 10.0)
     for number in range(80):
         create(cluster, *(held(f"{half}-g{number:02}", gang=f"g{number:02}", gpus=4) for half in "pd"))
     async with controlling(cluster, tmp_path, quiet="60ms") as controller:

@@ -1,6 +1,6 @@
 """When a binding is told: settled, in lots, and after the gangs that are being let go, but not for ever."""
 
-from admission.gangs.bindings import BUSY_WAIT_S, SETTLE_S, Bindings
+from admission.report.binding_batches import BUSY_WAIT_S, SETTLE_S, Bindings
 from topology.objects import Metadata, Pod
 
 

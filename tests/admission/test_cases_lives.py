@@ -13,7 +13,7 @@ import pytest
 
 from admission.controller.main import Controller
 from admission.demo.file_cluster import FileCluster
-from admission.gangs.pod_group import MANAGED_BY
+from admission.release.pod_group import MANAGED_BY
 from tests.admission.controllers import (
     all_finish,
     bind_released,
@@ -33,7 +33,7 @@ from tests.admission.pods import Raw
 from tests.admission.test_batch_later import deployment, replica_set
 from tests.admission.test_units import lws
 from tests.topology.list_watch_server import until
-from topology.cluster_state import GangKey
+from topology.cluster.state import GangKey
 from topology.labels import GANG, GROUP_NAME
 
 
@@ -65,7 +65,7 @@ async def test_c053_c059_an_empty_pod_group_of_ours_goes_and_a_used_one_stays(
     cluster: FileCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, back: bool
 ) -> None:
     """Scaled to nothing (or given another gang), its group goes after a while; if pods come back before, it stays."""
-    monkeypatch.setattr("admission.gangs.retire.EMPTY_S", 60 if back else 0.3)
+    monkeypatch.setattr("admission.upkeep.pod_group_gc.EMPTY_S", 60 if back else 0.3)
     meta = {"name": "isochrone-users-own", "namespace": NAMESPACE, "labels": {GANG: "users-own"}}
     cluster.create("podgroups", {"metadata": meta, "spec": {"minMember": 1}})
     async with controlling(cluster, tmp_path) as controller:

@@ -10,10 +10,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from admission.settings import WebhookSettings, load
+from admission.settings import WebhookSettings
 from tests.admission.pods import raw_pod
 from tests.admission.running import LOOPBACK, NAME, OURS, Running, fresh, review_of, running, write
 from tests.topology.list_watch_server import LIMIT_S, until
+from topology.environment import load
 
 CALLS = 120
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from admission.demo.file_cluster import FileCluster
-from admission.gangs.claims import Claims
-from scheduler.decision import Outcome, Plan
-from scheduler.request import GangRequest, PodRequest
+from admission.fairness.preemption_claims import Claims
+from scheduler.model.decision import Outcome, Plan
+from scheduler.model.request import GangRequest, PodRequest
 from tests.admission.controllers import controlling, create, events, gated, groups, reasons, released
 from tests.admission.held_pods import CHAT, NAMESPACE, bound, held, stored
 from tests.admission.held_pods import released as let_go
@@ -72,7 +72,7 @@ def test_who_is_planned_anew_claims_nothing() -> None:
 
 @pytest.fixture(autouse=True)
 def asks_often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("admission.gangs.fairness._ASK_AGAIN_S", 0.2)
+    monkeypatch.setattr("admission.fairness.fairness._ASK_AGAIN_S", 0.2)
 
 
 @pytest.fixture

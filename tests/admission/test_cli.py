@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from admission.cli import app, main
-from scheduler.volcano_conf import stanza
+from scheduler.extender.scheduler_config import stanza
 
 COMMANDS = ("webhook", "controller", "agent", "release", "admit", "volcano-conf", "demo")
 

@@ -10,9 +10,9 @@ import pytest
 
 from admission.demo.file_cluster import FileCluster
 from topology.bad_input import BadInput
+from topology.cluster.snapshot import snapshot_of
 from topology.labels import LEAF, ZONE
 from topology.objects import Node, Pod
-from topology.snapshot import snapshot_of
 
 NODES: list[dict[str, Any]] = [
     {"name": "n1", "zone": "a", "spine": "s", "leaf": "l1", "used": 3, "rdma": True},

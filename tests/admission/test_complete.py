@@ -18,7 +18,7 @@ RUNNING = {"nvidia.com/gpu": "2"}
 
 @pytest.fixture(autouse=True)
 def often(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("admission.gangs.complete.LOOK_S", 0.05)
+    monkeypatch.setattr("admission.upkeep.min_resources.LOOK_S", 0.05)
 
 
 @pytest.fixture

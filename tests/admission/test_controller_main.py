@@ -15,11 +15,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from admission.controller.main import Listening, serve
+from admission.controller.serve import Listening, serve
 from admission.demo import volcano_shapes
 from admission.demo.file_cluster import FileCluster
-from admission.settings import ControllerSettings, load
-from scheduler.volcano_wire import TaskStatus
+from admission.settings import ControllerSettings
+from scheduler.extender.wire import TaskStatus
 from tests.admission.controllers import bind_released, create, gated, groups, reasons
 from tests.admission.held_pods import NAMESPACE, held
 from tests.admission.pods import Raw
@@ -28,6 +28,7 @@ from tests.topology.node_facts import two_gpus
 from topology.agent.hub_client import HubClient
 from topology.agent.settings import AgentSettings
 from topology.bad_input import BadInput
+from topology.environment import load
 from topology.units import HostPort
 
 NODES: list[dict[str, Any]] = [
@@ -239,7 +240,7 @@ async def test_a_bug_in_what_it_keeps_takes_the_process_with_it(
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr("topology.cluster_state.ClusterState.apply_nodes", broken)
+    monkeypatch.setattr("topology.cluster.state.ClusterState.apply_nodes", broken)
     with pytest.raises(ExceptionGroup) as error:
         async with asyncio.timeout(LIMIT_S):
             await serve(settings_for(cluster, tmp_path), stop=asyncio.Event())

@@ -20,7 +20,7 @@ from admission.demo.file_cluster import FileCluster
 from admission.demo.players import ApiServer, PlayError, Volcano, webhook_configuration
 from admission.demo.report import WIDTH, Report
 from admission.demo.services import NotReadyError, Services
-from scheduler.volcano_wire import TaskStatus
+from scheduler.extender.wire import TaskStatus
 from topology.labels import GROUP_NAME
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 from collections.abc import AsyncIterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,8 +32,8 @@ from topology.agent.hub_client import HubClient
 from topology.agent.key_request import key_and_request
 from topology.agent.settings import AgentSettings
 from topology.facts import enrolment_pb2 as wire
-from topology.facts import hub as hub_side
-from topology.facts.hub_state import HubState
+from topology.hub import server as hub_side
+from topology.hub.state import HubState
 from topology.kube.errors import ApiUnreachable
 from topology.units import HostPort
 
@@ -235,7 +235,7 @@ async def test_an_agent_enrols_reports_and_renews_before_the_end(tmp_path: Path)
             enrol_dir=str(tmp_path),
         )
         enrolment = agent_side.Enrolment(settings, clock=lambda: now[0])
-        thief = replace(settings, node_name="n2")
+        thief = settings.model_copy(update={"node_name": "n2"})
         for each in (settings, thief):
             client = HubClient(each, boot_id="b", version="0", chance=lambda: 0.002, enrolment=enrolment)
             client.tell(two_gpus())

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from admission.demo.file_cluster import FileCluster
-from admission.gangs.overtaking import Overtaking
+from admission.fairness.bypass_limit import Overtaking
 from tests.admission.controllers import (
     bind_released,
     controlling,

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from admission.gangs.identity import gang_label_value, podgroup_name, read_gang
 from admission.recognition.existing_group import existing_group
+from admission.recognition.gang_identity import gang_label_value, podgroup_name, read_gang
 from tests.admission.pods import CONSUMER, PRODUCER, decoded, raw_pod
 
 LABEL_VALUE = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")

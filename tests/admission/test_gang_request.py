@@ -7,12 +7,14 @@ from itertools import pairwise
 import msgspec
 import pytest
 
-from admission.gangs.gang_request import GangView, complete, lost_partners, request_of, view_of
-from scheduler.own_pods import held_by_gang
-from scheduler.request import pod_request_of
+from admission.gangs.gang_view import GangView, complete, lost_partners, request_of, view_of
+from scheduler.model.request import pod_request_of
+from scheduler.planning.gang_usage import held_by_gang
 from tests.admission.held_pods import CHAT, bound, held, released, required, stored, within
 from tests.admission.pods import Raw
 from tests.scheduler.clusters import node
+from topology.cluster.snapshot import NodeTable, snapshot_of
+from topology.kube.kept_pods import KeptPods
 from topology.labels import (
     CARD_MEMORY,
     DECISION,
@@ -26,7 +28,6 @@ from topology.labels import (
     REACH_SIZE,
 )
 from topology.objects import Pod
-from topology.snapshot import NodeTable, snapshot_of
 
 PREFILLS = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "chat-prefill", "uid": "rs-p"}}
 DECODES = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "chat-decode", "uid": "rs-d"}}
@@ -181,20 +182,25 @@ def test_the_request_carries_what_the_gang_wants() -> None:
 
 
 def test_pods_that_are_read_together_ask_what_each_asks_by_itself() -> None:
-    wishes = {CARD_MEMORY: "20Gi"}
+    wishes, intern = {CARD_MEMORY: "20Gi"}, KeptPods()
     pods = [
-        stored(held("d0")),
-        stored(held("d1")),
-        stored(held("d2", gpus=2)),
-        stored(held("d3", nodeSelector={"pool": "a"})),
-        stored(held("d4", annotations=wishes)),
-        stored(held("d5", annotations=wishes)),
-        stored(held("p0")),
-        stored(held("p1")),
+        intern(stored(pod))
+        for pod in (
+            held("d0"),
+            held("d1"),
+            held("d2", gpus=2),
+            held("d3", nodeSelector={"pool": "a"}),
+            held("d4", annotations=wishes),
+            held("d5", annotations=wishes),
+            held("p0"),
+            held("p1"),
+        )
     ]
+    (d0, d1, _, _, d4, d5, *_) = (pod.equivalence_class for pod in pods)
+    assert d0 == d1 != d4 == d5
     members = request_of(view(*pods), TABLE).members
     assert list(members) == [pod_request_of(pod) for pod in pods]
-    assert [a.spec is b.spec for a, b in pairwise(members)] == [True, False, False, False, True, False, True]
+    assert [a.spec is b.spec for a, b in pairwise(members)] == [True, False, False, False, True, True, True]
 
 
 def test_quantities_that_cannot_be_read_or_added_up_are_no_error() -> None:

@@ -28,15 +28,15 @@ from tests.topology.list_watch_server import LIMIT_S, until
 from tests.topology.node_facts import two_gpus
 from topology.agent.hub_client import HubClient
 from topology.agent.settings import AgentSettings
-from topology.facts import hub as hub_side
-from topology.facts.hub_state import HubState
+from topology.cluster.agent_links import SeenLinks
+from topology.cluster.domain_sources import Sources
+from topology.hub import server as hub_side
+from topology.hub.state import HubState
 from topology.hypernodes.label_publisher import FIELD_MANAGER, NodeLabelPublisher
 from topology.kube.api import KubeApi
 from topology.kube.errors import ApiError
 from topology.labels import CLIQUE, IN_LEAF, IN_SPINE
 from topology.objects import Node
-from topology.reach.hardware_links import SeenLinks
-from topology.reach.sources import Sources
 from topology.units import HostPort
 
 pytestmark = pytest.mark.e2e

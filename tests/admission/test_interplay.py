@@ -8,16 +8,16 @@ from pathlib import Path
 import pytest
 
 from admission.demo.file_cluster import FileCluster
-from admission.gangs.expected import expected_of
-from admission.gangs.gang_request import request_of, view_of
-from admission.gangs.replan import Step, Unplaced
+from admission.gangs.expected_pods import expected_of
+from admission.gangs.gang_view import request_of, view_of
+from admission.upkeep.stuck_pod_policy import Step, Unplaced
 from tests.admission.controllers import bind_released, controlling, create, gated, groups, reasons, released, writes
 from tests.admission.held_pods import CHAT, NAMESPACE, held, stored
 from tests.admission.held_pods import released as let_go
 from tests.admission.test_fairness import pair, pod_group, queue, tenant
 from tests.admission.test_units import lws, stateful_set
 from tests.topology.list_watch_server import until
-from topology.cluster_state import ClusterState
+from topology.cluster.state import ClusterState
 from topology.labels import CARD_MEMORY, MIN_DECODE, QUEUE_NAME
 from topology.objects import Metadata, Pod, Workload, WorkloadSpec
 

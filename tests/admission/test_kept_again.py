@@ -90,7 +90,7 @@ async def test_for_the_workers_of_a_leader(cluster: FileCluster, tmp_path: Path,
 
 async def test_in_the_queue_too(cluster: FileCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """25 GPUs of quota: 16 run, 8 are kept; a gang of 2 would find a node, and waits for its queue."""
-    monkeypatch.setattr("admission.gangs.promised.QUEUE_LAG_S", 0.0)  # what is bound is in Volcano's count
+    monkeypatch.setattr("admission.fairness.queue_commitments.QUEUE_LAG_S", 0.0)  # what is bound is in Volcano's count
     queue(cluster, "default", 25)
     owner = stateful_set(cluster, "decode", 2)
     await goes(cluster, tmp_path, held("p0", gpus=8), held("d0", gpus=8, owner=owner, annotations=WISHES))

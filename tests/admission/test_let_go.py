@@ -11,14 +11,14 @@ import msgspec
 import pytest
 
 from admission.demo.file_cluster import FileCluster
-from admission.gangs.let_go import Gatekeeper, Letting
+from admission.release.pod_writer import Gatekeeper, Letting
 from tests.admission.controllers import SHORT_PAUSES_S, Impatient, annotation, gated, nominations, writes
 from tests.admission.held_pods import NAMESPACE, held
 from tests.admission.pods import Raw
+from topology.cluster.isochrone_sets import NodeSet
 from topology.kube.api import KubeApi
 from topology.labels import DECISION, GATE, HOSTNAME, PLACEMENT
 from topology.objects import Pod
-from topology.reach.isochrone_sets import NodeSet
 
 NODES = [{"name": "n1"}, {"name": "n2"}]
 SET = NodeSet(HOSTNAME, ("n1", "n2"), 2)
@@ -38,7 +38,7 @@ async def api(cluster: FileCluster, tmp_path: Path) -> AsyncGenerator[KubeApi]:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("admission.gangs.let_go._PAUSES_S", SHORT_PAUSES_S)
+    monkeypatch.setattr("admission.release.pod_writer._PAUSES_S", SHORT_PAUSES_S)
 
 
 @pytest.fixture

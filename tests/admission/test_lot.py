@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from admission.demo.file_cluster import FileCluster
-from admission.gangs.lot import Lot
+from admission.reconcile.release_batching import Lot
 from tests.admission.controllers import controlling, create, groups, writes
 from tests.admission.held_pods import held
 from tests.admission.pods import Raw

@@ -12,7 +12,7 @@ from admission.cli import app
 from admission.controller.measured_watch import MeasuredWatch
 from tests.scheduler.clusters import node
 from topology.bad_input import BadInput
-from topology.cluster_state import ClusterState
+from topology.cluster.state import ClusterState
 from topology.facts.report import NodeFacts, NodeState, NvmlState, ReachSample
 
 OSU = "# OSU MPI-CUDA Latency Test v7.5\n# Size       Avg Latency(us)\n65536  400.00\n"

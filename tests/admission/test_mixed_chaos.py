@@ -13,12 +13,12 @@ import pytest
 
 from admission.controller.main import Controller
 from admission.demo.file_cluster import FileCluster
-from admission.gangs.gang_request import request_of, view_of
-from admission.gangs.replan import Unplaced
+from admission.gangs.gang_view import request_of, view_of
 from admission.gangs.units import plan_units, short_units, units_by_uid
-from scheduler.decision import Outcome, Plan
-from scheduler.policy import Policy
-from scheduler.reasons import Reason
+from admission.upkeep.stuck_pod_policy import Unplaced
+from scheduler.model.decision import Outcome, Plan
+from scheduler.model.policy import Policy
+from scheduler.model.reason import Reason
 from tests.admission.chaos_judge import Judge, facts
 from tests.admission.chaos_world import NODES, World, is_held
 from tests.admission.controllers import SHORT_PAUSES_S, controlling, gated, groups, known, pods_of, reasons, versions
@@ -78,12 +78,12 @@ def _true_reasons(result: Plan, lost: bool, gang: str) -> set[Reason | None]:
 
 
 async def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, steps: int) -> None:
-    monkeypatch.setattr("admission.gangs.let_go._PAUSES_S", SHORT_PAUSES_S)
-    monkeypatch.setattr("admission.gangs.retire.EMPTY_S", 0.3)
-    monkeypatch.setattr("admission.gangs.renew._LONGEST_PAUSE_S", 0.03)
-    monkeypatch.setattr("admission.gangs.turn.QUEUE_LAG_S", 0.3)
-    monkeypatch.setattr("admission.gangs.promised.QUEUE_LAG_S", 0.3)
-    monkeypatch.setattr("admission.gangs.fairness._ASK_AGAIN_S", 0.1)
+    monkeypatch.setattr("admission.release.pod_writer._PAUSES_S", SHORT_PAUSES_S)
+    monkeypatch.setattr("admission.upkeep.pod_group_gc.EMPTY_S", 0.3)
+    monkeypatch.setattr("admission.upkeep.stuck_pods._LONGEST_PAUSE_S", 0.03)
+    monkeypatch.setattr("admission.reconcile.gang_planner.QUEUE_LAG_S", 0.3)
+    monkeypatch.setattr("admission.fairness.queue_commitments.QUEUE_LAG_S", 0.3)
+    monkeypatch.setattr("admission.fairness.fairness._ASK_AGAIN_S", 0.1)
     async with FileCluster(NODES) as cluster:
         world, done = World(cluster, seed), 0
         judge = Judge(world)

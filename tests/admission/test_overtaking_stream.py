@@ -70,8 +70,8 @@ class Stream:
 
 async def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, rounds: int) -> None:
     """The old gang's pods are made first and are never changed; `s` sorts behind `old` within one second."""
-    monkeypatch.setattr("admission.gangs.turn.QUEUE_LAG_S", 0.05)
-    monkeypatch.setattr("admission.gangs.promised.QUEUE_LAG_S", 0.05)
+    monkeypatch.setattr("admission.reconcile.gang_planner.QUEUE_LAG_S", 0.05)
+    monkeypatch.setattr("admission.fairness.queue_commitments.QUEUE_LAG_S", 0.05)
     rng = random.Random(seed)
     short, limit = rng.choice(sorted(SHORT)), rng.choice((0, 1, 3))
     nodes = [{"name": "n1", "gpus": GPUS if short == "nodes" else 4 * GPUS}]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from admission.gangs.owners import Owners
-from admission.gangs.rollout import of_older
+from admission.gangs.template_revision import of_older
 from tests.admission.held_pods import held, stored
 from topology.objects import Metadata, OwnerReference, Pod, Workload, WorkloadSpec, WorkloadStatus
 

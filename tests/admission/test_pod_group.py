@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from admission.gangs.gang_request import GangView, view_of
+from admission.gangs.gang_view import GangView, view_of
 from admission.gangs.owners import Owners
-from admission.gangs.pod_group import differs, group_names, is_ours, wanted_pod_group
+from admission.release.pod_group import differs, group_names, is_ours, wanted_pod_group
 from tests.admission.held_pods import CHAT, bound, held, released, stored
 from tests.admission.pods import Raw
 from topology.labels import GROUP_NAME, MIN_DECODE, MIN_PREFILL, QUEUE_NAME, TASK_SPEC

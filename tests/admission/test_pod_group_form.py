@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from admission.gangs.gang_request import view_of
-from admission.gangs.pod_group import wanted_pod_group
-from admission.gangs.pod_group_form import optional_fields
+from admission.gangs.gang_view import view_of
+from admission.release.pod_group import wanted_pod_group
+from admission.release.pod_group_schema import optional_fields
 from tests.admission.held_pods import CHAT, held, stored
 from tests.admission.test_units import lws
 from topology.labels import MIN_PREFILL

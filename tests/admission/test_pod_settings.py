@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admission.gangs.pod_settings import PodSettings, read_settings
+from admission.recognition.pod_settings import PodSettings, read_settings
 from topology import labels
 
 KEYS = [labels.REACH, labels.REACH_SIZE, labels.REACH_MODE, labels.PAIRING, labels.MIN_PREFILL, labels.MIN_DECODE]

@@ -7,12 +7,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from admission.gangs.preemption import PREEMPTABLE, without_inferiors
-from admission.gangs.queue_room import DEFAULT_QUEUE
+from admission.fairness.preemption import PREEMPTABLE, without_inferiors
+from admission.fairness.queue_quota import DEFAULT_QUEUE
+from topology.cluster.snapshot import snapshot_of
 from topology.kube.kept_pods import KeptPods
 from topology.labels import GROUP_NAME
 from topology.objects import Metadata, Node, Pod, PodGroup, PodGroupSpec
-from topology.snapshot import snapshot_of
 
 NODE = {"metadata": {"name": "n1"}, "status": {"allocatable": {"nvidia.com/gpu": "8", "pods": "110"}}}
 

@@ -11,11 +11,11 @@ from tests.topology.list_watch_server import until
 from topology.agent.prober import Prober
 from topology.agent.settings import AgentSettings
 from topology.clock import wall_time_s
-from topology.cluster_state import ClusterState
+from topology.cluster.state import ClusterState
 from topology.facts import agent_pb2 as wire
 from topology.facts import wire as facts_wire
-from topology.facts.hub_state import HubState
 from topology.facts.report import NodeFacts, NodeState, NvmlState, ReachSample
+from topology.hub.state import HubState
 
 FACTS = NodeFacts(state=NodeState(collected_at_s=1.0, topology_generation=1, nvml=NvmlState.OK))
 

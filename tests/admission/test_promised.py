@@ -7,9 +7,9 @@ from collections.abc import Mapping
 
 import pytest
 
-from admission.gangs.promised import QUEUE_LAG_S, Promised
+from admission.fairness.queue_commitments import QUEUE_LAG_S, Promised
 from tests.admission.held_pods import NAMESPACE, bound, held, released, stored
-from topology.cluster_state import ClusterState, GangKey, gang_key
+from topology.cluster.state import ClusterState, GangKey, gang_key
 from topology.labels import GANG, GATE, GROUP_NAME, NVIDIA_GPU, QUEUE_NAME
 from topology.objects import Metadata, Pod, PodGroup, PodGroupSpec
 from topology.resources import Amounts, readable_request, sum_amounts

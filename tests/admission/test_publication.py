@@ -13,7 +13,8 @@ from admission.serving import background
 from admission.settings import ControllerSettings
 from tests.scheduler.clusters import node
 from tests.topology.list_watch_server import until
-from topology.cluster_state import ClusterState
+from topology.cluster.domain_sources import NO_SOURCES, Sources
+from topology.cluster.state import ClusterState
 from topology.hypernodes import publication
 from topology.hypernodes.label_publisher import NodeLabelPublisher
 from topology.hypernodes.publication import Publication
@@ -21,7 +22,6 @@ from topology.hypernodes.publisher import HyperNodePublisher
 from topology.kube.errors import ApiError
 from topology.labels import ACCELERATOR, NVLINK_CLIQUE
 from topology.objects import Node
-from topology.reach.sources import NO_SOURCES, Sources
 from topology.units import HostPort
 
 

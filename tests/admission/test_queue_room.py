@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from admission.gangs.queue_room import QueueRoom, QueueShort
-from scheduler.request import GangRequest, PodRequest
+from admission.fairness.queue_quota import QueueRoom, QueueShort
+from scheduler.model.request import GangRequest, PodRequest
 from topology.labels import NVIDIA_GPU
 from topology.objects import Metadata, Queue, QueueSpec, QueueStatus
 

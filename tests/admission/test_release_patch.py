@@ -12,12 +12,12 @@ import pytest
 
 from admission.demo.cluster_kinds import kind_named
 from admission.demo.file_cluster import FileCluster
-from admission.gangs.release_patch import annotate, gate_there, release_patch
+from admission.release.release_patch import annotate, gate_there, release_patch
 from tests.admission.held_pods import NAMESPACE, held, required, stored, within
 from tests.admission.pods import Raw, decoded
 from tests.scheduler.clusters import node
+from topology.cluster.isochrone_sets import NodeSet
 from topology.labels import GATE, HOSTNAME, ZONE
-from topology.reach.isochrone_sets import NodeSet
 from topology.selectors import accepts
 
 SET = NodeSet(ZONE, ("a", "b"), 4)

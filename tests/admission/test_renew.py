@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from admission.demo.file_cluster import FileCluster
-from admission.gangs.replan import Step, Unplaced
+from admission.upkeep.stuck_pod_policy import Step, Unplaced
 from tests.admission.controllers import (
     bind_released,
     controlling,
@@ -116,7 +116,7 @@ async def lost_node(cluster: FileCluster, replicas: Raw | None) -> None:
 async def test_a_nomination_for_a_lost_node_is_taken_back(
     cluster: FileCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("admission.gangs.renew._LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr("admission.upkeep.stuck_pods._LONGEST_PAUSE_S", 0.05)
     async with controlling(cluster, tmp_path, replan_after="off"):
         await lost_node(cluster, owner(cluster))
         await until(lambda: "d0" not in nominations(cluster))

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from admission.demo.file_cluster import FileCluster
-from admission.gangs.gang_request import GangView, complete, view_of
-from admission.gangs.rollout import Template
+from admission.gangs.gang_view import GangView, complete, view_of
+from admission.gangs.template_revision import Template
 from tests.admission.controllers import (
     bind_released,
     controlling,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from admission.settings import ControllerSettings, IsochroneSettings, SizeBytes, WebhookSettings, load
+from admission.settings import ControllerSettings, IsochroneSettings, SizeBytes, WebhookSettings
 from topology.bad_input import BadInput
+from topology.environment import load
 from topology.units import HostPort
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from admission.gangs.sweep import Sweep
+from admission.reconcile.retry_rounds import Sweep
 
 
 def test_a_round_covers_whoever_was_asked_before_it() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from admission.gangs.identity import podgroup_name
+from admission.recognition.gang_identity import podgroup_name
 from admission.webhook.tagging import Entry, tag
 from tests.admission.pods import CONSUMER, NAMESPACE, PRODUCER, Raw, decoded, tagged
 

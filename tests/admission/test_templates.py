@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from admission.commands.admit import Admitted, admitted
-from admission.gangs.pod_settings import read_settings
+from admission.recognition.pod_settings import read_settings
 from admission.templates.manifest_file import Document, documents
 
 HERE = Path(__file__).with_name("templates")

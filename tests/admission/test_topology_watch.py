@@ -10,7 +10,7 @@ import pytest
 
 from admission.controller.topology_watch import TopologyWatch
 from tests.scheduler.clusters import node
-from topology.cluster_state import ClusterState
+from topology.cluster.state import ClusterState
 
 SLURM = b"SwitchName=l1 Nodes=n[1-2]\nSwitchName=l2 Nodes=n3\nSwitchName=s1 Switches=l[1-2]\n"
 

@@ -22,9 +22,9 @@ from admission.gangs.units import (
     told_apart_by,
     unit_of,
 )
-from scheduler.decision import Outcome
-from scheduler.policy import Policy
-from scheduler.request import GangRequest, PodRequest
+from scheduler.model.decision import Outcome
+from scheduler.model.policy import Policy
+from scheduler.model.request import GangRequest, PodRequest
 from tests.admission.controllers import (
     bind_released,
     controlling,
@@ -39,9 +39,9 @@ from tests.admission.controllers import (
 from tests.admission.held_pods import NAMESPACE, held, stored
 from tests.admission.pods import Raw
 from tests.topology.list_watch_server import until
+from topology.cluster.snapshot import snapshot_of
 from topology.labels import MIN_DECODE, NVIDIA_GPU
 from topology.objects import Node
-from topology.snapshot import snapshot_of
 
 
 def lws(group: int, worker: int, size: int, name: str = "decode", **more: object) -> Raw:

@@ -12,12 +12,13 @@ import aiohttp
 import msgspec
 import pytest
 
-from admission.settings import WebhookSettings, load
+from admission.settings import WebhookSettings
 from admission.webhook import review
 from admission.webhook.server import MAX_BODY_BYTES
 from tests.admission.pods import raw_pod
 from tests.admission.running import LOOPBACK, OURS, Running, fresh, review_of, running, write
 from tests.topology.list_watch_server import LIMIT_S
+from topology.environment import load
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ import msgspec
 import pytest
 from aiohttp import web
 
-from admission.settings import WebhookSettings, load
+from admission.settings import WebhookSettings
 from admission.webhook.server import WebhookAddresses, serve
 from tests.admission.fake_api import HOOKS, SECRET, FakeApi
 from tests.admission.pods import raw_pod
@@ -32,6 +32,7 @@ from tests.admission.running import LOOPBACK, Running, fresh, review_of, write
 from tests.topology.list_watch_server import LIMIT_S, until
 from topology import clock
 from topology.bad_input import BadInput
+from topology.environment import load
 from topology.kube.errors import ApiError
 from topology.units import HostPort
 

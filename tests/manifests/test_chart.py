@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import re
 import subprocess
@@ -18,7 +17,7 @@ from admission.recognition.rule_file import read_rules
 from admission.settings import ControllerSettings
 from admission.templates.looked_at import EXCLUDED
 from manifests.render import CHART, INSTALL, find_helm, render
-from scheduler.volcano_conf import stanza
+from scheduler.extender.scheduler_config import stanza
 from topology.agent.settings import AgentSettings
 from topology.labels import CONFLICT, DECISION, ENABLED, GANG, PHASE, PLACEMENT, SIGNAL
 
@@ -446,7 +445,7 @@ def test_an_agent_runs_on_gpu_nodes_with_read_only_host_folders_and_a_token_for_
     assert spec["automountServiceAccountToken"] is False
     assert (spec["runtimeClassName"], spec["nodeSelector"]) == ("nvidia", {"nvidia.com/gpu.present": "true"})
     # What only an agent's settings know is read by the agent alone.
-    known = {f"ISOCHRONE_{field.name.upper()}" for field in dataclasses.fields(AgentSettings)}
+    known = {f"ISOCHRONE_{field.upper()}" for field in AgentSettings.model_fields}
     assert {name for name in env if name.startswith("ISOCHRONE_")} <= known
     labels = named("Namespace", "elsewhere", objects)["metadata"]["labels"]
     assert labels["pod-security.kubernetes.io/enforce"] == "privileged"

@@ -1,7 +1,7 @@
 """The best plan there is, by trying every one: what the planner's cost is measured against.
 
 It shares no code with the planner: reach comes from `ReachModel.between` pair by pair, costs from the formula in
-`scheduler/objective.py` written out again, sets from their definition. Only for a handful of nodes and pods.
+`scheduler/search/objective.py` written out again, sets from their definition. Only for a handful of nodes and pods.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from itertools import combinations_with_replacement, product
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.policy import Policy
-from scheduler.request import GangRequest, PodRequest
+from scheduler.model.policy import Policy
+from scheduler.model.request import GangRequest, PodRequest
 from tests.scheduler import brute_force
+from topology.cluster.snapshot import Snapshot
 from topology.labels import DECODE, NEAREST, PHASES, PREFILL
-from topology.snapshot import Snapshot
 
 Counts = NDArray[np.int64]
 

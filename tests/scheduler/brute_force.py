@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations, product
 
-from scheduler.request import GangRequest, PodRequest
-from scheduler.verdicts import VerdictCode
+from scheduler.model.request import GangRequest, PodRequest
+from scheduler.model.verdict import VerdictCode
+from topology.cluster.snapshot import Snapshot
 from topology.labels import DECODE, PHASES, PREFILL
 from topology.resources import Amounts
 from topology.selectors import accepts
-from topology.snapshot import Snapshot
 
 CODE_OF = {"nvidia.com/gpu": VerdictCode.INSUFFICIENT_GPU, "memory": VerdictCode.INSUFFICIENT_MEMORY}
 

@@ -6,17 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from scheduler.decide import decide
-from scheduler.decision import Decision
-from scheduler.policy import Policy
-from scheduler.request import Partner, pod_request_of
+from scheduler.extender.decide import decide
+from scheduler.model.decision import Decision
+from scheduler.model.policy import Policy
+from scheduler.model.request import Partner, pod_request_of
 from tests.scheduler.clusters import READY
-from topology.cluster_state import ClusterState
+from topology.cluster.snapshot import Assumed, Snapshot
+from topology.cluster.state import ClusterState
 from topology.gpus.holds import hold_of
 from topology.labels import DECODE, HOSTNAME, PHASE, PREFILL, TRANSPORT, ZONE
 from topology.objects import Container, Metadata, Node, NodeStatus, Pod, PodSpec, Resources
 from topology.resources import pod_request
-from topology.snapshot import Assumed, Snapshot
 
 
 def node_from(entry: Mapping[str, Any]) -> Node:

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler.decision import Plan
-from scheduler.plan import plan
+from scheduler.model.decision import Plan
+from scheduler.planning.plan import plan
 from tests.scheduler.clusters import gang_from, snapshot_from
 
 CASES = Path(__file__).resolve().parents[1] / "cases"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from scheduler.request import GangRequest, Partner, PodRequest, ReachBound
+from scheduler.model.request import GangRequest, Partner, PodRequest, ReachBound
+from topology.cluster.snapshot import Snapshot, snapshot_of
 from topology.labels import DECODE, GPU_PRODUCT, HOSTNAME, LEAF, PHASES, PREFILL, SPINE, TRANSPORT, ZONE
 from topology.objects import Container, Metadata, Node, NodeCondition, NodeSpec, NodeStatus, PodSpec, Resources, Taint
 from topology.resources import Amounts
-from topology.snapshot import Snapshot, snapshot_of
 from topology.units import parse_duration_us
 
 READY = (NodeCondition(type="Ready", status="True"),)

@@ -13,12 +13,12 @@ from typing import TypeVar
 
 from hypothesis import strategies as st
 
-from scheduler.request import GangRequest, Partner, PodRequest, ReachBound
+from scheduler.model.request import GangRequest, Partner, PodRequest, ReachBound
 from tests.scheduler.clusters import node, partner, pod
+from topology.cluster.snapshot import Snapshot, snapshot_of
 from topology.labels import ALL_PAIRS, DECODE, HOSTNAME, NVLINK_CLIQUE, PHASES, PREFILL
 from topology.objects import Metadata, Node, PodSpec
 from topology.resources import Amounts
-from topology.snapshot import Snapshot, snapshot_of
 
 BOUNDS_US = (1000.0, 15.0, 24.0, 25.0, 100.0, 130.0, 3000.0)
 """Between the steps of the model: inside a node, RDMA in a leaf (24.4), PCIe (25.8), TCP in a leaf (79.2), in a spine

@@ -7,21 +7,21 @@ from dataclasses import replace
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from scheduler.decision import Outcome, PairReach, Remedy
-from scheduler.explain import held_event, placed_event
-from scheduler.explain_block import gang_block, placement_block, waiting_block
-from scheduler.explain_words import LINE_CHARS, nearest_room
-from scheduler.plan import plan
-from scheduler.policy import Policy
-from scheduler.reasons import Reason
-from scheduler.request import GangRequest
+from scheduler.explain.annotation import gang_block, placement_block, waiting_block
+from scheduler.explain.events import held_event, placed_event
+from scheduler.explain.wording import LINE_CHARS, nearest_room
+from scheduler.model.decision import Outcome, PairReach, Remedy
+from scheduler.model.policy import Policy
+from scheduler.model.reason import Reason
+from scheduler.model.request import GangRequest
+from scheduler.planning.plan import plan
 from tests.scheduler.clusters import gang, node, partner, pod
 from tests.scheduler.small_cases import cases
 from tests.scheduler.test_memory_policy import vgpu, vgpu_node, wanting
+from topology.cluster.snapshot import Snapshot, snapshot_of
 from topology.labels import DECODE, PREFILL
 from topology.objects import PodSpec
 from topology.reach.model import Reach
-from topology.snapshot import Snapshot, snapshot_of
 
 GPU = "nvidia.com/gpu"
 

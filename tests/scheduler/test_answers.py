@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.answers import NEUTRAL, VERBS, Answer, Result
-from scheduler.policy import Policy
-from scheduler.session import SessionLedger
-from scheduler.volcano_wire import TaskStatus
+from scheduler.extender.session import SessionLedger
+from scheduler.extender.verbs import NEUTRAL, VERBS, Answer, Result
+from scheduler.extender.wire import TaskStatus
+from scheduler.model.policy import Policy
 from tests.scheduler.volcano import Cluster, body_of, event_body, node_json, pod_json, prioritize_body, read_by_go
+from topology.cluster.snapshot import Assumed, Snapshot
 from topology.labels import DEFAULT_REACH_SIZE_BYTES, PAIRING, REACH, REACH_MODE, REACH_SIZE
 from topology.resources import GPU
-from topology.snapshot import Assumed, Snapshot
 
 REQUIRED = {REACH_MODE: "required"}
 NEAR = [node_json("n1", leaf="l1"), node_json("n2", leaf="l1"), node_json("n3", leaf="l2")]

@@ -7,21 +7,21 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.decide import decide
-from scheduler.decision import Outcome, Plan
-from scheduler.explain import gang_event
-from scheduler.plan import plan
-from scheduler.policy import Policy
-from scheduler.request import GangRequest, Partner, PodRequest
+from scheduler.explain.events import gang_event
+from scheduler.extender.decide import decide
+from scheduler.model.decision import Outcome, Plan
+from scheduler.model.policy import Policy
+from scheduler.model.request import GangRequest, Partner, PodRequest
+from scheduler.planning.plan import plan
 from tests.scheduler.clusters import READY
 from tests.scheduler.test_memory_policy import CARD, GIB, vgpu, vgpu_node
+from topology.cluster.snapshot import Assumed, Snapshot, snapshot_of
 from topology.gpus.asked import GpuRequest
 from topology.gpus.capacity import node_cards
 from topology.gpus.cards import Limits, choose, empty_row, put_all
 from topology.gpus.holds import GpuHold
 from topology.labels import DECODE, GPU_PRODUCT, HOSTNAME, PREFILL, TRANSPORT, ZONE
 from topology.objects import Metadata, Node, NodeStatus
-from topology.snapshot import Assumed, Snapshot, snapshot_of
 
 
 def gang(*pods: tuple[str, GpuRequest, int]) -> GangRequest:

@@ -6,20 +6,20 @@ from typing import Any
 
 import pytest
 
-from scheduler.explain_words import counts, gap_of
-from scheduler.memory_policy import card_need, card_slots, limits_of, plannable_words, usable_mib
-from scheduler.plan import plan
-from scheduler.policy import Policy
-from scheduler.verdicts import VerdictCode
+from scheduler.evaluate.gpu_fit import card_need, card_slots, limits_of, plannable_words, usable_mib
+from scheduler.explain.wording import counts, gap_of
+from scheduler.model.policy import Policy
+from scheduler.model.verdict import VerdictCode
+from scheduler.planning.plan import plan
 from tests.scheduler.card_cases import ask, node_from
 from tests.scheduler.case_files import of_kind
 from tests.scheduler.clusters import gang_from, snapshot_from
 from topology.bad_input import BadInput
+from topology.cluster.snapshot import Assumed, snapshot_of
 from topology.gpus.amounts import read_count
 from topology.gpus.asked import GpuRequest
 from topology.gpus.sets import NodeLinks, best_set
 from topology.labels import DECODE
-from topology.snapshot import Assumed, snapshot_of
 from topology.units import parse_quantity
 
 

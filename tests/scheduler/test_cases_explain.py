@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from scheduler.explain import gang_event, held_event, log_fields
-from scheduler.explain_block import gang_block, placement_block
+from scheduler.explain.annotation import gang_block, placement_block
+from scheduler.explain.events import gang_event, held_event, log_fields
 from tests.scheduler.case_files import of_kind, planned
 
 

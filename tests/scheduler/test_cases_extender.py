@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler.policy import Policy
-from scheduler.volcano_conf import stanza
+from scheduler.extender.scheduler_config import stanza
+from scheduler.model.policy import Policy
 from tests.scheduler.volcano import (
     Cluster,
     Running,

@@ -8,17 +8,17 @@ from typing import Any
 import msgspec
 import pytest
 
-from scheduler.decision import Outcome, Plan
-from scheduler.plan import plan
-from scheduler.reasons import reason_of
-from scheduler.request import GangRequest, Partner
+from scheduler.model.decision import Outcome, Plan
+from scheduler.model.reason import reason_of
+from scheduler.model.request import GangRequest, Partner
+from scheduler.planning.plan import plan
 from tests.scheduler.case_files import of_kind
 from tests.scheduler.clusters import gang, node, pod, snapshot_from
-from topology.cluster_state import ClusterState
+from topology.cluster.snapshot import Assumed, Snapshot
+from topology.cluster.state import ClusterState
 from topology.labels import DECODE, PREFILL
 from topology.objects import Container, Metadata, Node, NodeCondition, Pod, PodSpec, Resources
 from topology.resources import GPU
-from topology.snapshot import Assumed, Snapshot
 
 
 def with_gang(snapshot: Snapshot, made: Plan) -> Snapshot:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.explain import gang_event, held_event, placed_event
+from scheduler.explain.events import gang_event, held_event, placed_event
 from tests.scheduler.case_files import of_kind, planned
 
 

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler.decision import NANO
-from scheduler.explain_block import placement_block
-from scheduler.plan import plan
-from scheduler.request import GangRequest
-from scheduler.roots import Group, group_of, root_fit, torn_share
+from scheduler.evaluate.pci_affinity import Group, group_of, root_fit, torn_share
+from scheduler.explain.annotation import placement_block
+from scheduler.model.decision import NANO
+from scheduler.model.request import GangRequest
+from scheduler.planning.plan import plan
 from tests.scheduler.case_files import of_kind
 from tests.scheduler.clusters import gang, node
-from topology.cluster_state import ClusterState
+from topology.cluster.state import ClusterState
 from topology.facts.report import (
     Distance,
     Gpu,

@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 import yaml
 
-from scheduler.decide import Ranking, decide
-from scheduler.decision import KEEP
-from scheduler.plan import plan
-from scheduler.policy import Policy
+from scheduler.extender.decide import Ranking, decide
+from scheduler.model.decision import KEEP
+from scheduler.model.policy import Policy
+from scheduler.planning.plan import plan
 from tests.scheduler.clusters import gang_from, partner, pod, snapshot_from
+from topology.cluster.snapshot import Assumed, Snapshot
 from topology.fragmentation.pod_mix import Mix
 from topology.fragmentation.pod_shape import shape_of
 from topology.labels import PREFILL
-from topology.snapshot import Assumed, Snapshot
 
 FOLDER = Path(__file__).resolve().parents[1] / "cases"
 CASES = {

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from scheduler.decide import decide
-from scheduler.explain_words import counts
+from scheduler.explain.wording import counts
+from scheduler.extender.decide import decide
 from tests.scheduler.case_files import of_kind
 from tests.scheduler.clusters import node, pod
-from topology.cluster_state import ClusterState
+from topology.cluster.state import ClusterState
 from topology.facts import report as f
 from topology.gpus.asked import whole_gpus
 from topology.gpus.request import readable_gpus

@@ -11,11 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduler.decide import decide
-from scheduler.decision import NANO, Candidate, Decision, Outcome, PairReach, Part, Plan
-from scheduler.explain import decision_line, gang_event, held_event, log_fields, news_key, placed_event
-from scheduler.explain_block import MAX_LINES, gang_block, placement_block, waiting_block
-from scheduler.explain_words import (
+from scheduler.explain.annotation import MAX_LINES, gang_block, placement_block, waiting_block
+from scheduler.explain.events import decision_line, gang_event, held_event, log_fields, news_key, placed_event
+from scheduler.explain.wording import (
     EVENT_BYTES,
     LINE_CHARS,
     amount,
@@ -26,16 +24,18 @@ from scheduler.explain_words import (
     reach_setting,
     whole_points,
 )
-from scheduler.plan import plan
-from scheduler.policy import Policy
-from scheduler.reasons import Reason
-from scheduler.request import GangRequest
+from scheduler.extender.decide import decide
+from scheduler.model.decision import NANO, Candidate, Decision, Outcome, PairReach, Part, Plan
+from scheduler.model.policy import Policy
+from scheduler.model.reason import Reason
+from scheduler.model.request import GangRequest
+from scheduler.planning.plan import plan
 from tests.scheduler.clusters import gang, node, partner, pod
 from tests.scheduler.small_cases import cases
+from topology.cluster.snapshot import Snapshot, snapshot_of
 from topology.labels import DECODE, HOSTNAME, PREFILL
 from topology.objects import Metadata, Node
 from topology.reach.model import Reach
-from topology.snapshot import Snapshot, snapshot_of
 from topology.units import parse_duration_us
 
 GPU = "nvidia.com/gpu"

@@ -15,10 +15,10 @@ from urllib.parse import urlsplit
 import pytest
 from prometheus_client import CollectorRegistry
 
-from scheduler import extender
-from scheduler.answers import NEUTRAL, VERBS
-from scheduler.decision_log import DecisionLog
-from scheduler.metrics import ExtenderMetrics
+from scheduler.extender import server as extender
+from scheduler.extender.decision_cache import DecisionLog
+from scheduler.extender.metrics import ExtenderMetrics
+from scheduler.extender.verbs import NEUTRAL, VERBS
 from tests.scheduler.volcano import (
     Cluster,
     Running,
@@ -137,7 +137,7 @@ async def test_a_body_without_a_length_is_measured_as_it_comes(server: Running) 
 
 
 async def test_a_complaint_is_logged_once_a_minute(server: Running, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.WARNING, "scheduler.extender")
+    caplog.set_level(logging.WARNING, "scheduler.extender.server")
     for _ in range(3):
         await server.post("prioritize", b" " * (LIMIT + 1))
     (line,) = caplog.messages

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import itertools
 
-from scheduler.decide import decide
-from scheduler.explain_block import placement_block
-from scheduler.gpu_set import GpuPick, gpu_pick, partner_rails
-from scheduler.plan import plan
-from scheduler.request import GangRequest, PodRequest
-from scheduler.verdicts import VerdictCode
+from scheduler.evaluate.gpu_prediction import GpuPick, gpu_pick, partner_rails
+from scheduler.explain.annotation import placement_block
+from scheduler.extender.decide import decide
+from scheduler.model.request import GangRequest, PodRequest
+from scheduler.model.verdict import VerdictCode
+from scheduler.planning.plan import plan
 from tests.scheduler.clusters import READY
 from tests.scheduler.test_memory_policy import vgpu, vgpu_node
-from topology.cluster_state import ClusterState
+from topology.cluster.agent_gpus import seen_cards
+from topology.cluster.snapshot import snapshot_of
+from topology.cluster.state import ClusterState
 from topology.facts.report import (
     Distance,
     Gpu,
@@ -29,10 +31,8 @@ from topology.facts.report import (
     Remote,
 )
 from topology.gpus.asked import whole_gpus
-from topology.gpus.seen_cards import seen_cards
 from topology.labels import DECODE, GPU_PRODUCT, HOSTNAME, PREFILL, TRANSPORT
 from topology.objects import Metadata, Node, NodeStatus
-from topology.snapshot import snapshot_of
 
 MIB = 2**20
 PAIRS = {(0, 1): Distance.PIX, (2, 3): Distance.PIX}

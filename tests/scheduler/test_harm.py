@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler import room_score
-from scheduler.harm import harm
-from scheduler.policy import Policy
-from scheduler.room_score import QUANTUM, ROOM_PARTS, order_points, room_points, weights_for
+from scheduler.evaluate import capacity_score as room_score
+from scheduler.evaluate.capacity_score import QUANTUM, ROOM_PARTS, order_points, room_points, weights_for
+from scheduler.evaluate.placement_cost import harm
+from scheduler.model.policy import Policy
 from tests.topology.slow_fragmentation import fragmented
 from tests.topology.test_fragmentation import MODELS, NODES, SHAPES, room
 from topology.fragmentation.pod_mix import Mix

@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 
 import pytest
 
-from scheduler import extender
+from scheduler.extender import server as extender
 from tests.scheduler.volcano import Cluster, Running, body_of, node_info_json, node_json, pod_json, running, task_json
 from tests.topology.list_watch_server import LIMIT_S
 

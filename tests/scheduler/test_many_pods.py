@@ -12,18 +12,18 @@ from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from scheduler.decision import Outcome, Plan
-from scheduler.partners import Deciding, nodes_of, partner_of, seen_from
-from scheduler.plan import plan
-from scheduler.policy import Policy
-from scheduler.request import GangRequest
+from scheduler.evaluate.partner_reach import Deciding, nodes_of, partner_of, seen_from
+from scheduler.model.decision import Outcome, Plan
+from scheduler.model.policy import Policy
+from scheduler.model.request import GangRequest
+from scheduler.planning.plan import plan
 from tests.scheduler import brute_force
 from tests.scheduler.case_files import of_kind, planned
 from tests.scheduler.clusters import gang, node, partner
 from tests.scheduler.small_cases import cases, random_case
+from topology.cluster.isochrone_sets import farthest_us
+from topology.cluster.snapshot import Assumed, NodeTable, Snapshot, snapshot_of
 from topology.labels import DECODE, NEAREST, PHASES, PREFILL
-from topology.reach.isochrone_sets import farthest_us
-from topology.snapshot import Assumed, NodeTable, Snapshot, snapshot_of
 
 CROWD = Policy(joint_pods=0)
 """Every gang is placed as one of very many pods is."""

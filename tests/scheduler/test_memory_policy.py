@@ -9,21 +9,21 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from scheduler.decide import decide
-from scheduler.decision import Decision
-from scheduler.explain_words import counts, gap_of
-from scheduler.memory_policy import card_fit, card_need, card_slots, limits_of, plannable_words, usable_mib
-from scheduler.policy import Policy
-from scheduler.request import Partner, PodRequest
-from scheduler.verdicts import VerdictCode
+from scheduler.evaluate.gpu_fit import card_fit, card_need, card_slots, limits_of, plannable_words, usable_mib
+from scheduler.explain.wording import counts, gap_of
+from scheduler.extender.decide import decide
+from scheduler.model.decision import Decision
+from scheduler.model.policy import Policy
+from scheduler.model.request import Partner, PodRequest
+from scheduler.model.verdict import VerdictCode
 from tests.scheduler.clusters import READY
+from topology.cluster.snapshot import Assumed, Snapshot, snapshot_of
 from topology.gpus.asked import GpuRequest
 from topology.gpus.cards import Limits, able_cards, choose, fits, put_all
 from topology.gpus.devices import HAMI_REGISTER, VOLCANO_REGISTER
 from topology.gpus.holds import GpuHold
 from topology.labels import DECODE, GPU_PRODUCT, HOSTNAME, PHASES, PREFILL, TRANSPORT, ZONE
 from topology.objects import Metadata, Node, NodeStatus
-from topology.snapshot import Assumed, Snapshot, snapshot_of
 
 CARD = 81920  # 80 GiB in MiB; 85 % of it is 69632 MiB, 68 GiB
 GIB = 1024

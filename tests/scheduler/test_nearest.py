@@ -8,17 +8,17 @@ from itertools import product
 from hypothesis import HealthCheck, assume, event, given, settings
 from hypothesis import strategies as st
 
-from scheduler.decision import Outcome, Plan
-from scheduler.partner_groups import Standing, groups_of
-from scheduler.plan import plan
-from scheduler.policy import Policy
-from scheduler.request import GangRequest
+from scheduler.model.decision import Outcome, Plan
+from scheduler.model.policy import Policy
+from scheduler.model.request import GangRequest
+from scheduler.planning.partner_groups import Standing, groups_of
+from scheduler.planning.plan import plan
 from tests.scheduler import brute_force
 from tests.scheduler.clusters import gang, node, partner
 from tests.scheduler.small_cases import cases, random_case, roomy_case
+from topology.cluster.isochrone_sets import NodeSet
+from topology.cluster.snapshot import NodeTable, Snapshot, snapshot_of
 from topology.labels import DECODE, NEAREST, PREFILL
-from topology.reach.isochrone_sets import NodeSet
-from topology.snapshot import NodeTable, Snapshot, snapshot_of
 
 PAGE = 65_536
 

@@ -8,18 +8,18 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from scheduler.decision import Outcome, Terms
-from scheduler.objective import EXPECTED, Objective, expected_pods, least_loss, usable_gpus
-from scheduler.plan import plan
-from scheduler.policy import Policy
+from scheduler.model.decision import Outcome, Terms
+from scheduler.model.policy import Policy
+from scheduler.planning.plan import plan
+from scheduler.search.objective import EXPECTED, Objective, expected_pods, least_loss, usable_gpus
 from tests.scheduler import brute_force
 from tests.scheduler.best_plan import BestPlan, cost_without_sets
 from tests.scheduler.clusters import gang, node
 from tests.scheduler.small_cases import cases, random_case, roomy_case
+from topology.cluster.snapshot import snapshot_of
 from topology.fragmentation.pod_mix import Mix
 from topology.fragmentation.pod_shape import PodShape
 from topology.labels import ALL_PAIRS, NEAREST, PREFERRED
-from topology.snapshot import snapshot_of
 
 GPU = "nvidia.com/gpu"
 seeds = st.integers(0, 10_000_000)

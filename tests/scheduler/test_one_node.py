@@ -8,17 +8,17 @@ from random import Random
 
 import pytest
 
-from scheduler.gang_search import GangSearch
-from scheduler.judge import need_of
-from scheduler.policy import Policy
-from scheduler.request import ReachBound
-from scheduler.search import Item
+from scheduler.evaluate.evaluate import need_of
+from scheduler.model.policy import Policy
+from scheduler.model.request import ReachBound
+from scheduler.search.feasibility_search import Item
+from scheduler.search.solver import GangSearch
 from tests.scheduler.clusters import node, pod
+from topology.cluster.snapshot import Snapshot, snapshot_of
 from topology.fragmentation.pod_mix import PodMix
 from topology.fragmentation.pod_shape import PodShape
 from topology.labels import DECODE, PREFILL
 from topology.objects import Node, PodSpec
-from topology.snapshot import Snapshot, snapshot_of
 
 GPU = "nvidia.com/gpu"
 

@@ -11,21 +11,21 @@ import pytest
 from hypothesis import HealthCheck, assume, event, example, given, settings
 from hypothesis import strategies as st
 
-from scheduler.decision import Decision, Outcome, Plan
-from scheduler.explain_block import placement_block
-from scheduler.explain_words import reach_setting
-from scheduler.plan import plan
-from scheduler.policy import Policy
-from scheduler.request import GangRequest
-from scheduler.verdicts import VerdictCode
+from scheduler.explain.annotation import placement_block
+from scheduler.explain.wording import reach_setting
+from scheduler.model.decision import Decision, Outcome, Plan
+from scheduler.model.policy import Policy
+from scheduler.model.request import GangRequest
+from scheduler.model.verdict import VerdictCode
+from scheduler.planning.plan import plan
 from tests.scheduler import brute_force
 from tests.scheduler.clusters import gang, node, partner, pod
 from tests.scheduler.small_cases import cases, enough_pods
+from topology.cluster.isochrone_sets import NodeSet
+from topology.cluster.snapshot import Snapshot, snapshot_of
 from topology.labels import DECODE, HOSTNAME, PHASES, PREFILL
 from topology.objects import Metadata, Node, PodSpec
-from topology.reach.isochrone_sets import NodeSet
 from topology.resources import Amounts
-from topology.snapshot import Snapshot, snapshot_of
 from topology.units import parse_duration_us
 
 unhurried = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much])

@@ -11,19 +11,19 @@ from random import Random
 import numpy as np
 import pytest
 
-from scheduler.decide import decide
-from scheduler.decision import NANO
-from scheduler.plan import plan
-from scheduler.rails import Placed, gang_rails, off_rail
-from scheduler.request import GangRequest
+from scheduler.evaluate.rail_alignment import Placed, gang_rails, off_rail
+from scheduler.extender.decide import decide
+from scheduler.model.decision import NANO
+from scheduler.model.request import GangRequest
+from scheduler.planning.plan import plan
 from tests.scheduler.clusters import gang, node, partner
+from topology.cluster.agent_gpus import SeenCards
+from topology.cluster.snapshot import NodeTable, Snapshot
 from topology.gpus.asked import whole_gpus
 from topology.gpus.rails import rail_room
-from topology.gpus.seen_cards import SeenCards
 from topology.gpus.sets import NodeLinks
 from topology.gpus.table import GpuStatic
 from topology.labels import DECODE, PHASES, PREFILL
-from topology.snapshot import NodeTable, Snapshot
 
 GPU = "nvidia.com/gpu"
 

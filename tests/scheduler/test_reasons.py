@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
-from scheduler.decision import Outcome
-from scheduler.explain import held_event
-from scheduler.explain_words import PHRASES
-from scheduler.plan import plan
-from scheduler.policy import Policy
-from scheduler.reasons import Obstacle, Reason, blocked_of, is_joiner, reason_of
-from scheduler.request import GangRequest
-from scheduler.verdicts import VerdictCode
+from scheduler.explain.events import held_event
+from scheduler.explain.wording import PHRASES
+from scheduler.model.decision import Outcome
+from scheduler.model.policy import Policy
+from scheduler.model.reason import Obstacle, Reason, blocked_of, is_joiner, reason_of
+from scheduler.model.request import GangRequest
+from scheduler.model.verdict import VerdictCode
+from scheduler.planning.plan import plan
 from tests.scheduler.clusters import gang, node, partner, pod
 from tests.scheduler.small_cases import cases
+from topology.cluster.snapshot import Snapshot, snapshot_of
 from topology.labels import DECODE, PREFILL
 from topology.objects import Node, PodSpec, Taint
-from topology.snapshot import Snapshot, snapshot_of
 
 DOCS = Path(__file__).resolve().parents[2] / "docs" / "reasons.md"
 GPU = "nvidia.com/gpu"

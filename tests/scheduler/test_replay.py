@@ -8,15 +8,15 @@ import pytest
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 
-from scheduler.decide import decide
-from scheduler.decision import Outcome, Plan
-from scheduler.plan import plan
-from scheduler.request import GangRequest, Partner, ReachBound
+from scheduler.extender.decide import decide
+from scheduler.model.decision import Outcome, Plan
+from scheduler.model.request import GangRequest, Partner, ReachBound
+from scheduler.planning.plan import plan
 from tests.scheduler.small_cases import Choices, cases, random_case, roomy_case
 from tests.scheduler.test_memory_policy import vgpu, vgpu_node, wanting
+from topology.cluster.snapshot import Assumed, Snapshot, snapshot_of
 from topology.gpus.asked import GpuRequest
 from topology.labels import ALL_PAIRS, DECODE, NEAREST, PREFILL
-from topology.snapshot import Assumed, Snapshot, snapshot_of
 
 quick = settings(deadline=None, suppress_health_check=list(HealthCheck))
 

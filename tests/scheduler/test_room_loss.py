@@ -11,22 +11,22 @@ from random import Random
 import numpy as np
 import pytest
 
-from scheduler.decision import Outcome
-from scheduler.plan import plan
-from scheduler.policy import Policy
-from scheduler.request import GangRequest, PodRequest
-from scheduler.room_loss import CardValue
+from scheduler.evaluate.mig_cost import mig_harm
+from scheduler.model.decision import Outcome
+from scheduler.model.policy import Policy
+from scheduler.model.request import GangRequest, PodRequest
+from scheduler.planning.plan import plan
+from scheduler.search.capacity_loss import CardValue
 from tests.scheduler.clusters import READY
 from tests.scheduler.test_memory_policy import CARD, GIB, vgpu, vgpu_node
+from topology.cluster.snapshot import Assumed, Snapshot, snapshot_of
 from topology.fragmentation.pod_mix import Mix
 from topology.fragmentation.pod_shape import PodShape
 from topology.gpus.asked import GpuRequest
 from topology.gpus.capacity import node_cards
 from topology.gpus.cards import CardRow, Limits, choose, empty_row, put_all
-from topology.gpus.mig_nodes import mig_harm
 from topology.labels import DECODE, GPU_PRODUCT, HOSTNAME, PREFILL, TRANSPORT, ZONE
 from topology.objects import Metadata, Node, NodeStatus
-from topology.snapshot import Assumed, Snapshot, snapshot_of
 
 VGPU = "volcano.sh/vgpu-number"
 PLANNED = CARD * 850 // 1000  # 68 GiB

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.decision import NANO
-from scheduler.policy import Policy
-from scheduler.score import BOUND_SHARE, FLOOR_US, Scored, reach_share
+from scheduler.evaluate.score import BOUND_SHARE, FLOOR_US, Scored, reach_share
+from scheduler.model.decision import NANO
+from scheduler.model.policy import Policy
 from tests.scheduler.clusters import node
 from tests.scheduler.small_cases import snapshots
+from topology.cluster.snapshot import Mask, Snapshot, snapshot_of
 from topology.fragmentation.pod_mix import Mix
 from topology.fragmentation.pod_shape import PodShape, shape_of
 from topology.gpus.capacity import GPU_COUNT
 from topology.labels import GPU_PRODUCT
 from topology.objects import Metadata, Node, NodeStatus
-from topology.snapshot import Mask, Snapshot, snapshot_of
 
 GPU = "nvidia.com/gpu"
 

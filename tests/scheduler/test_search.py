@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduler.search import Found, Item, Search
+from scheduler.search.feasibility_search import Found, Item, Search
 from tests.scheduler.clusters import node
+from topology.cluster.snapshot import Snapshot, snapshot_of
 from topology.labels import DECODE, PREFILL
-from topology.snapshot import Snapshot, snapshot_of
 
 GPU = "nvidia.com/gpu"
 NOBODY = {PREFILL: np.empty(0, dtype=np.int64), DECODE: np.empty(0, dtype=np.int64)}

@@ -7,14 +7,14 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.answers import prioritize
-from scheduler.decision_log import DecisionLog
-from scheduler.policy import Policy
-from scheduler.session import SessionLedger, Tried
-from scheduler.volcano_wire import TaskStatus
+from scheduler.extender.decision_cache import DecisionLog
+from scheduler.extender.session import SessionLedger, Tried
+from scheduler.extender.verbs import prioritize
+from scheduler.extender.wire import TaskStatus
+from scheduler.model.policy import Policy
 from tests.scheduler.volcano import Cluster, node_json, pod_json, prioritize_body
+from topology.cluster.snapshot import Assumed
 from topology.objects import Pod
-from topology.snapshot import Assumed
 
 P0 = Tried("u-p0", "p-0", "default", "chat", "prefill", "n1", TaskStatus.ALLOCATED, Pod())
 D0 = Tried("u-d0", "d-0", "default", "chat", "decode", "n2", TaskStatus.PIPELINED, Pod())

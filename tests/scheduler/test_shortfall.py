@@ -7,16 +7,16 @@ from dataclasses import replace
 import numpy as np
 from hypothesis import HealthCheck, assume, given, settings
 
-from scheduler.decision import Outcome, Remedy, Shortfall
-from scheduler.plan import plan
-from scheduler.request import GangRequest
-from scheduler.verdicts import VerdictCode
+from scheduler.model.decision import Outcome, Remedy, Shortfall
+from scheduler.model.request import GangRequest
+from scheduler.model.verdict import VerdictCode
+from scheduler.planning.plan import plan
 from tests.scheduler import brute_force
 from tests.scheduler.clusters import gang, node, partner, pod
 from tests.scheduler.small_cases import cases
+from topology.cluster.snapshot import Snapshot, snapshot_of
 from topology.labels import DECODE, PREFILL
 from topology.objects import PodSpec
-from topology.snapshot import Snapshot, snapshot_of
 
 GPU = "nvidia.com/gpu"
 

@@ -7,7 +7,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.volcano_conf import check, stanza
+from scheduler.extender.scheduler_config import check, stanza
 from topology.bad_input import BadInput
 
 URL = "http://isochrone-controller.isochrone-system.svc:8800"

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from scheduler import volcano_wire as wire
+from scheduler.extender import wire
 from tests.scheduler.volcano import body_of, node_info_json, node_json, pod_json, prioritize_body, task_json
 from topology.bad_input import BadInput
 from topology.labels import PHASE

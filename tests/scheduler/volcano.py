@@ -18,14 +18,14 @@ import aiohttp
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from scheduler.decision_log import DecisionLog
-from scheduler.extender import MAX_BODY_BYTES, Extender
-from scheduler.metrics import ExtenderMetrics
+from scheduler.extender.decision_cache import DecisionLog
+from scheduler.extender.metrics import ExtenderMetrics
+from scheduler.extender.server import MAX_BODY_BYTES, Extender
 from topology import labels
+from topology.cluster.snapshot import NodeTable, Snapshot, snapshot_of
 from topology.http_server import listening
 from topology.objects import Node, Pod
 from topology.resources import pod_request
-from topology.snapshot import NodeTable, Snapshot, snapshot_of
 from topology.units import HostPort
 
 NO_LABELS: Mapping[str, str] = {}

@@ -18,8 +18,10 @@ from typing import Final
 
 from tests.topology import samples
 from topology.bad_input import BadInput
-from topology.graph.parts import Topology
-from topology.graph.text import as_dict, picture
+from topology.graph.export import as_dict, as_dot
+from topology.graph.network_map import NetworkMap
+from topology.graph.parts import PartKind, Topology
+from topology.graph.text import picture
 from topology.measured.measurement import Readout
 from topology.measured.show import readout_json
 from topology.readers import formats
@@ -191,6 +193,12 @@ def run(name: str, count: int, seed: int) -> tuple[int, int]:
                     if not all(line.isprintable() for line in picture(found)):
                         raise ValueError("a line of the picture is not printable")
                     json.dumps(as_dict(found))
+                    hosts = [part.name for part in found.of_kind(PartKind.HOST)]
+                    network = NetworkMap.of(found)
+                    for host in hosts[1:]:
+                        network.way(hosts[0], host)
+                    if len(as_dot(found).splitlines()) != 2 + len(found.parts) + found.graph.number_of_edges():
+                        raise ValueError("DOT is not one line for each part and each edge")
             except BadInput as sentence:
                 refused += 1
                 if "\n" in str(sentence):

@@ -167,3 +167,33 @@ def any_facts() -> st.SearchStrategy[f.NodeFacts]:
         nics=keyed(nic, "name"),
         pods=_some(pods),
     )
+
+
+def eight_gpus(switch: str = "0000:c4:00.0", *, nic_up: bool = True, nic: str = "mlx5_{}") -> f.NodeFacts:
+    """Eight GPUs behind an NVSwitch (PCIe only with no `switch`), four to a NUMA node, each beside a network card."""
+    links = (f.NvLink(link=0, active=True, version="4.0", remote=f.Remote.SWITCH, remote_bus_id=switch),)
+    gpus = tuple(
+        f.Gpu(uuid=f"GPU-{i}", index=i, bus_id=f"0000:{i:02}:00.0", numa_node=i // 4, nvlinks=links if switch else ())
+        for i in range(8)
+    )
+
+    def far(a: int, b: int) -> f.Distance:
+        return f.Distance.PIX if a == b else f.Distance.NODE if a // 4 == b // 4 else f.Distance.SYS
+
+    return f.NodeFacts(
+        state=state(),
+        gpus=gpus,
+        pairs=tuple(
+            f.GpuPair(a=f"GPU-{a}", b=f"GPU-{b}", distance=far(a, b)) for a in range(8) for b in range(a + 1, 8)
+        ),
+        nics=tuple(
+            f.Nic(
+                name=nic.format(i),
+                rdma=True,
+                numa_node=i // 4,
+                ports=(f.NicPort(port=1, active=nic_up),),
+                gpus=tuple((f"GPU-{gpu}", far(i, gpu)) for gpu in range(8)),
+            )
+            for i in range(8)
+        ),
+    )

@@ -8,7 +8,9 @@ import pytest
 
 from tests.scheduler.case_files import of_kind
 from tests.topology.test_readers import links
-from topology.cluster_state import ClusterState
+from topology.cluster.agent_gpus import seen_cards
+from topology.cluster.snapshot import NodeTable
+from topology.cluster.state import ClusterState
 from topology.facts.report import (
     Distance,
     Gpu,
@@ -22,8 +24,7 @@ from topology.facts.report import (
     NvmlState,
     Remote,
 )
-from topology.gpus.seen_cards import seen_cards
-from topology.graph.arrays import domain_chains
+from topology.graph.network_map import domain_chains
 from topology.graph.of_facts import of_facts, overridden
 from topology.graph.parts import PartKind
 from topology.labels import GPU_PRODUCT, LEAF
@@ -31,7 +32,6 @@ from topology.objects import Metadata, Node, NodeStatus
 from topology.reach.domains import chain_of
 from topology.readers.formats import read
 from topology.readers.node_labels import of_cluster
-from topology.snapshot import NodeTable
 
 
 @pytest.mark.parametrize("case", of_kind("topology"))

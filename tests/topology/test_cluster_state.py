@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from tests.topology.kept_objects import Held, node, pod
-from topology.cluster_state import ClusterState, gang_key
+from topology.cluster.state import ClusterState, gang_key
 from topology.labels import GPU_PRODUCT, NVIDIA_GPU
 from topology.objects import HyperNode, Metadata, Node, Pod
 

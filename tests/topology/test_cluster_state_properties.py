@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.topology.kept_objects import Held, held_by, node, pod
-from topology.cluster_state import ClusterState, gang_key
+from topology.cluster.state import ClusterState, gang_key
 from topology.labels import DECISION, GANG, GATE, PHASE
 from topology.objects import Node, Pod
 from topology.resources import Amounts, readable_request

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -172,6 +172,52 @@ def test_measurements_are_added_and_replaced_by_newer_ones() -> None:
 def test_a_report_out_of_bounds_is_refused(full: wire.Full, said: str) -> None:
     with pytest.raises(BadInput, match=said):
         facts_wire.read_full(full)
+
+
+def test_what_a_newer_agent_says_is_skipped_or_not_known() -> None:
+    links = [wire.NvLink(link=3, state=wire.LINK_ACTIVE)]
+    links[0].remote = 9  # type: ignore[assignment]  # an enum's value that this hub does not know
+    full = wire.Full(node=wire.Node(nvml=wire.NVML_OK), gpus=[wire.Gpu(uuid="a", health=wire.HEALTHY, nvlinks=links)])
+    sent_too = full.SerializeToString() + bytes([(99 << 3 | 2) & 0x7F | 0x80, 99 << 3 >> 7, 1, 65])  # field 99: "A"
+    assert facts_wire.read_full(wire.Full.FromString(sent_too)).gpus[0].nvlinks == (f.NvLink(link=3, active=True),)
+
+
+def test_a_message_that_is_there_and_empty_is_known() -> None:
+    none = f.Holding(namespace="ml", pod="d-0", container="c", resource="nvidia.com/gpu", device_ids=())
+    for pods in (f.PodDevices(collected_at_s=0.0), f.PodDevices(collected_at_s=0.0, holdings=(none,))):
+        assert sent(f.NodeFacts(state=state(), pods=pods)).pods == pods
+
+
+def test_links_of_many_nodes_are_one_object() -> None:
+    first, second = sent(two_gpus()), sent(two_gpus())
+    assert first.gpus[0].nvlinks[0] is second.gpus[1].nvlinks[0]
+
+
+@pytest.mark.parametrize("at_s", [-1.0, 1e11, float("nan"), float("inf")])
+def test_a_time_that_is_none_is_refused(at_s: float) -> None:
+    for full in (
+        wire.Full(node=wire.Node(nvml=wire.NVML_OK, collected_at_s=at_s)),
+        wire.Full(node=wire.Node(nvml=wire.NVML_OK, pods_good_at_s=at_s)),
+    ):
+        with pytest.raises(BadInput, match="use seconds since 1970"):
+            facts_wire.read_full(full)
+
+
+def test_a_change_is_bounded_as_a_full_report_is() -> None:
+    twice = wire.Delta(topology_generation=1, gpus=[wire.Gpu(uuid=GPU0, health=wire.HEALTHY)] * 2)
+    with pytest.raises(BadInput, match="each uuid may come once"):
+        facts_delta.apply(two_gpus(), twice)
+
+
+def test_every_repeated_field_has_a_bound() -> None:
+    """A dataclass's tuple without one makes no codec."""
+
+    @dataclass(frozen=True)
+    class Unbounded:
+        problems: tuple[str, ...] = ()
+
+    with pytest.raises(ValueError, match="not enough values"):
+        facts_wire._Codec(Unbounded, wire.Node.DESCRIPTOR)  # type: ignore[arg-type]  # what the stubs call it
 
 
 # --- fabric and ages -----------------------------------------------------------------------------

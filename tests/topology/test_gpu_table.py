@@ -13,7 +13,8 @@ import pytest
 import yaml
 
 from topology.bad_input import BadInput
-from topology.cluster_state import ClusterState
+from topology.cluster.snapshot import Assumed, snapshot_of
+from topology.cluster.state import ClusterState
 from topology.gpus.asked import GpuRequest
 from topology.gpus.capacity import GPU_COUNT, GPU_MEMORY, GPU_REPLICAS, MIG_CONFIG, MIG_CONFIG_STATE, node_cards
 from topology.gpus.devices import HAMI_REGISTER, VOLCANO_REGISTER, Device, Share, node_devices, pod_shares
@@ -21,7 +22,6 @@ from topology.gpus.holds import GpuHold, hold_of
 from topology.gpus.table import gpu_table
 from topology.labels import GANG, GPU_PRODUCT, PHASE, PREFILL
 from topology.objects import Container, Metadata, Node, NodeCondition, NodeStatus, Pod, PodSpec, Resources
-from topology.snapshot import Assumed, snapshot_of
 
 H100 = {GPU_PRODUCT: "NVIDIA-H100-80GB-HBM3", GPU_MEMORY: "81559", GPU_COUNT: "8"}
 TWO_CARDS = "GPU-a,10,16380,NVIDIA-NVIDIA T4,true,hami-core:GPU-b,10,16380,NVIDIA-NVIDIA T4,true,hami-core:"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from topology.cluster.agent_links import seen_links
+from topology.cluster.snapshot import NodeTable
 from topology.facts.report import (
     Fabric,
     FabricState,
@@ -19,10 +21,8 @@ from topology.facts.report import (
 from topology.labels import GPUDIRECT, NVLINK_CLIQUE, RDMA_CAPABLE
 from topology.objects import Metadata, Node
 from topology.reach.domains import DomainChain
-from topology.reach.hardware_links import seen_links
 from topology.reach.link_rows import ROWS, Hardware
 from topology.reach.model import NodeLinks, ReachModel, links_of
-from topology.snapshot import NodeTable
 
 PAGE = 65_536
 CHAIN = DomainChain(zone="z1", spine="s1", leaf="l1")

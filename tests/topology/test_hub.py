@@ -22,8 +22,8 @@ from topology.facts import agent_pb2 as wire
 from topology.facts import report as f
 from topology.facts import wire as facts_wire
 from topology.facts.age import Freshness, PartAge
-from topology.facts.hub import Bucket, Hub, listening
-from topology.facts.hub_state import HubState
+from topology.hub.server import Hub, listening
+from topology.hub.state import HubState
 
 
 @contextlib.asynccontextmanager
@@ -229,13 +229,6 @@ async def test_a_sender_beyond_its_rate_is_slowed_down_and_others_are_not() -> N
         took_s = asyncio.get_running_loop().time() - began
         # Two at once, then five a second: six need 0.8 s.
         assert took_s >= (sent - 2) / 5.0 - 0.05
-
-
-def test_a_bucket_gives_the_time_to_wait() -> None:
-    bucket = Bucket(rate=2.0, burst=3.0, now_s=0.0)
-    assert [bucket.take(0.0) for _ in range(3)] == [0.0, 0.0, 0.0]
-    assert bucket.take(0.0) == 0.5
-    assert bucket.take(1.0) == 0.0  # one second gave two: one owed, one taken
 
 
 async def test_a_newer_stream_of_a_node_ends_the_older_one() -> None:

@@ -16,7 +16,7 @@ from topology.facts import delta as facts_delta
 from topology.facts import report as f
 from topology.facts import wire as facts_wire
 from topology.facts.age import AgeLimits, FactPart, Freshness, PartAge
-from topology.facts.hub_state import FORGET_S, HubState, Superseded
+from topology.hub.state import FORGET_S, HubState, Superseded
 
 
 def hello(node: str = "n1", boot: str = "b1") -> wire.Hello:

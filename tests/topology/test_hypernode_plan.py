@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 
 from tests.scheduler.clusters import node
 from tests.scheduler.small_cases import Choices
+from topology.cluster.agent_links import SeenLinks
+from topology.cluster.domain_sources import NO_SOURCES, FilePlaces, Sources
 from topology.hypernodes.disagreements import disagreements
 from topology.hypernodes.plan import NAME_CHARS, Desired, plan_hypernodes
 from topology.hypernodes.publication import Publication
@@ -19,8 +21,6 @@ from topology.kube.errors import ApiError
 from topology.labels import ACCELERATOR, MANAGED_BY, NVLINK_CLIQUE, ZONE
 from topology.objects import HyperNode, HyperNodeMember, HyperNodeSpec, MemberSelector, Metadata, NameMatch, Node
 from topology.reach.domains import DomainChain, membership
-from topology.reach.hardware_links import SeenLinks
-from topology.reach.sources import NO_SOURCES, FilePlaces, Sources
 
 
 def as_there(desired: Desired) -> HyperNode:

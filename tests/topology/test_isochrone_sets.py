@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from tests.scheduler.clusters import node
 from tests.scheduler.small_cases import BOUNDS_US, snapshots
+from topology.cluster.isochrone_sets import MAX_HOSTNAMES, NodeSet, as_requirement, isochrone_masks
+from topology.cluster.snapshot import NodeTable, Snapshot
 from topology.labels import HOSTNAME, LEAF, ZONE
 from topology.objects import Metadata, Node
-from topology.reach.isochrone_sets import MAX_HOSTNAMES, NodeSet, as_requirement, isochrone_masks
-from topology.snapshot import NodeTable, Snapshot
 
 PAGE = 65_536
 

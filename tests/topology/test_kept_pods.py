@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from topology import labels
-from topology.cluster_state import ClusterState
+from topology.cluster.state import ClusterState
 from topology.gpus.forms import CARD_ANNOTATIONS, FORMS
 from topology.gpus.holds import hold_of
 from topology.kube.kept_pods import KeptPods, read_of_anybody

@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduler.plan import plan
+from scheduler.planning.plan import plan
 from tests.scheduler.clusters import gang, node
 from tests.scheduler.small_cases import Choices, snapshots
-from topology.cluster_state import ClusterState
+from topology.cluster.isochrone_sets import near_all
+from topology.cluster.snapshot import NodeTable, Snapshot
+from topology.cluster.state import ClusterState
 from topology.facts.report import ReachSample
 from topology.measured.reach import MeasuredReach
 from topology.measured.store import Pair
 from topology.measured.values import LEAF, NODE, TIERS, ZONE, Curve, Place, Sample, curve_of
 from topology.objects import Node
-from topology.reach.isochrone_sets import near_all
 from topology.reach.model import ReachModel
-from topology.snapshot import NodeTable, Snapshot
 
 NOW = 1_000_000.0
 PAGE = 65_536

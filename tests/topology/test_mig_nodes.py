@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from scheduler.evaluate.mig_cost import fragmentation_added, mig_harm, mig_node
+from topology.cluster.snapshot import snapshot_of
 from topology.gpus.capacity import GPU_COUNT, NodeCards
-from topology.gpus.mig_nodes import fragmentation_added, mig_harm, mig_node
 from topology.labels import GPU_PRODUCT
 from topology.objects import Metadata, Node, NodeStatus
-from topology.snapshot import snapshot_of
 
 H100 = NodeCards(model="NVIDIA-H100-80GB-HBM3", memory_mib=(81559,))
 

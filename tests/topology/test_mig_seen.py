@@ -8,14 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from scheduler.evaluate.mig_cost import mig_harm
 from tests.scheduler.case_files import of_kind
 from tests.scheduler.clusters import READY
-from topology.cluster_state import ClusterState
+from topology.cluster.agent_gpus import seen_cards
+from topology.cluster.state import ClusterState
 from topology.facts import report as f
-from topology.gpus.mig_nodes import mig_harm
 from topology.gpus.mig_seen import SeenMig, seen_mig
 from topology.gpus.roots import gpus_in_use
-from topology.gpus.seen_cards import seen_cards
 from topology.labels import GPU_PRODUCT, HOSTNAME
 from topology.objects import Metadata, Node, NodeStatus
 

@@ -11,18 +11,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.topology.list_watch_server import LIMIT_S, until
 from topology.agent.probe import ProbeRunner, ProbeServer, measure
 from topology.agent.prober import link_bytes_per_s
 from topology.facts import agent_pb2 as wire
 from topology.facts.report import Nic, NicPort, NodeFacts, NodeState, NvmlState, ReachSample
-from topology.measured.budget import Budget
 from topology.measured.probe_plan import BUSY, LOST_S, MOST_AT_ONCE, Order, ProbePlan
-from topology.measured.probe_stats import Round, Summary, of_rounds, summarise
+from topology.measured.probe_stats import LINK_SHARE, Round, Summary, of_rounds, summarise
 from topology.reach.domains import DomainChain
+from topology.token_bucket import TokenBucket
 
 PAGE = 65_536
 FAST = 1.25e12  # a link of which 0.1 % is no limit for a test
@@ -54,22 +52,11 @@ def test_one_way_is_a_page_less_half_a_ping_and_the_slower_way_counts() -> None:
 
 def test_never_more_than_a_thousandth_of_a_link() -> None:
     # 10 Gb/s are 1.25e9 bytes a second, a thousandth 1.25e6; a burst of 500,000 bytes may go at once.
-    budget = Budget(1.25e9, 500_000, now_s=0.0)
-    assert budget.wait_s(500_000, 0.0) == 0.0
-    assert budget.wait_s(500_000, 0.0) == pytest.approx(0.4)
-    assert budget.wait_s(500_000, 0.4) == pytest.approx(0.4)
-    assert budget.wait_s(500_000, 100.0) == 0.0
-
-
-@settings(max_examples=50, deadline=None)
-@given(st.lists(st.tuples(st.floats(0, 5), st.integers(1, 400_000)), min_size=1, max_size=40))
-def test_over_any_time_a_burst_and_a_thousandth(steps: list[tuple[float, int]]) -> None:
-    now, sent, budget = 0.0, 0, Budget(1e8, 400_000, 0.0)
-    for pause_s, size in steps:
-        now += pause_s
-        now += budget.wait_s(size, now)
-        sent += size
-        assert sent <= 400_000 + 1e5 * now + 1e-3
+    bucket = TokenBucket(1.25e9 * LINK_SHARE, 500_000, now_s=0.0)
+    assert bucket.take(0.0, 500_000) == 0.0
+    assert bucket.take(0.0, 500_000) == pytest.approx(0.4)
+    assert bucket.take(0.4, 500_000) == pytest.approx(0.4)
+    assert bucket.take(100.0, 500_000) == 0.0
 
 
 def chain(zone: str, spine: str, leaf: str) -> DomainChain:

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from tests.scheduler.clusters import node
+from topology.cluster.agent_links import SeenLinks
+from topology.cluster.domain_sources import NO_SOURCES, Sources
 from topology.hypernodes.label_plan import plan_labels
 from topology.hypernodes.label_publisher import NodeLabelPublisher
 from topology.hypernodes.plan import plan_hypernodes
 from topology.kube.errors import ApiError
 from topology.labels import CLIQUE, IN_LEAF, IN_SPINE, NVLINK_CLIQUE
 from topology.objects import Metadata, Node
-from topology.reach.hardware_links import SeenLinks
-from topology.reach.sources import NO_SOURCES, Sources
 
 
 def short(labels: dict[str, str]) -> dict[str, str]:

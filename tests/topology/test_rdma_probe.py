@@ -14,8 +14,9 @@ from tests.topology.list_watch_server import until
 from topology.agent import rdma_probe
 from topology.agent.probe import ProbeRunner
 from topology.agent.rdma_probe import RdmaProbe
-from topology.agent.settings import AgentSettings, load
+from topology.agent.settings import AgentSettings
 from topology.bad_input import BadInput
+from topology.environment import load
 from topology.facts import agent_pb2 as wire
 from topology.facts.report import Nic, NicPort, NodeFacts, NodeState, NvmlState, ReachSample
 
@@ -135,7 +136,7 @@ async def test_only_one_is_served_at_a_time_and_it_ends_with_the_agent(tmp_path:
     assert len(side.calls()) == 1
 
 
-def test_a_node_can_be_met_only_with_program_and_device(tmp_path: Path) -> None:
+def test_a_node_can_be_met_only_with_program_and_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     side = Side(tmp_path, port=4711)
     assert side.probe.port() == 4711
     side.facts = None
@@ -144,8 +145,10 @@ def test_a_node_can_be_met_only_with_program_and_device(tmp_path: Path) -> None:
     assert RdmaProbe(none, lambda: None).port() is None
     with pytest.raises(BadInput, match=r"ISOCHRONE_RDMA_PROBE is .*it is no command"):
         RdmaProbe(AgentSettings(node_name="n", rdma_probe="'"), lambda: None)
-    with pytest.raises(BadInput, match="use a port from 1 to 65535"):
-        load({"ISOCHRONE_NODE_NAME": "n", "ISOCHRONE_RDMA_PORT": "0"})
+    monkeypatch.setenv("ISOCHRONE_NODE_NAME", "n")
+    monkeypatch.setenv("ISOCHRONE_RDMA_PORT", "0")
+    with pytest.raises(BadInput, match="ISOCHRONE_RDMA_PORT is '0'; use a port from 1 to 65535"):
+        load(AgentSettings)
 
 
 @pytest.mark.parametrize(

@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from tests.scheduler.clusters import node
 from tests.scheduler.small_cases import snapshots
+from topology.cluster.isochrone_sets import near_all, nearest_us
+from topology.cluster.snapshot import NodeTable, Snapshot
 from topology.labels import GPU_PRODUCT, NVLINK_CLIQUE, RDMA_CAPABLE, TRANSPORT
 from topology.objects import Metadata, Node, NodeStatus
-from topology.reach.isochrone_sets import near_all, nearest_us
 from topology.reach.model import NodeLinks, Reach, ReachModel, links_of
-from topology.snapshot import NodeTable, Snapshot
 
 PAGE = 65_536  # bytes
 

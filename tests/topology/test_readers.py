@@ -12,7 +12,7 @@ import yaml
 from tests.topology import samples
 from tests.topology.data_files import data, files
 from topology.bad_input import BadInput
-from topology.graph.parts import Part, PartKind, Topology, TopologyBuilder, to_networkx
+from topology.graph.parts import Part, PartKind, Topology, TopologyBuilder
 from topology.graph.text import picture, tree
 from topology.readers import documents
 from topology.readers.formats import read
@@ -268,7 +268,7 @@ def test_yaml_reads_alike_with_and_without_libyaml(loader: Any, monkeypatch: pyt
 
 
 def test_the_graph_for_explaining_knows_the_way() -> None:
-    graph = to_networkx(read(samples.SLURM.encode()))
+    graph = read(samples.SLURM.encode()).graph
     assert graph.nodes["leaf1"]["kind"] == "leaf"
     assert graph.edges["n01", "leaf1"]["kind"] == "hop"
     import networkx as nx

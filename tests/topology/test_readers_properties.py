@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.topology.data_files import data
-from topology.graph.arrays import domain_chains
 from topology.graph.link_words import HOP, PCIE_WORDS, PHB, PIX, PXB, SYS
+from topology.graph.network_map import domain_chains
 from topology.graph.parts import Part, PartKind, Topology
 from topology.readers.documents import Value, json_document
 from topology.readers.formats import read

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from tests.scheduler.clusters import READY, node
 from tests.scheduler.small_cases import snapshots
+from topology.cluster.snapshot import Assumed, NodeTable, Snapshot, room_for, snapshot_of
 from topology.objects import Metadata, Node, NodeStatus, PodSpec
-from topology.snapshot import Assumed, NodeTable, Snapshot, room_for, snapshot_of
 
 GPU = "nvidia.com/gpu"
 

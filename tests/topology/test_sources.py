@@ -8,16 +8,16 @@ import pytest
 
 from tests.scheduler.clusters import node
 from tests.topology.data_files import data
-from topology.cluster_state import ClusterState
+from topology.cluster.agent_links import SeenLinks
+from topology.cluster.domain_sources import FilePlaces, Sources
+from topology.cluster.state import ClusterState
 from topology.facts.report import Fabric, FabricState, Gpu, NodeFacts, NodeState, NvmlState
-from topology.graph.arrays import domain_chains
+from topology.graph.network_map import domain_chains
 from topology.hypernodes.disagreements import disagreements
 from topology.hypernodes.plan import plan_hypernodes
 from topology.labels import ACCELERATOR, CORE, HOSTNAME, NVLINK_CLIQUE
 from topology.objects import Metadata, Node
 from topology.reach.domains import DomainChain
-from topology.reach.hardware_links import SeenLinks
-from topology.reach.sources import FilePlaces, Sources
 from topology.readers.formats import read
 
 SLURM = b"SwitchName=l1 Nodes=n[1-2]\nSwitchName=l2 Nodes=n3\nSwitchName=s1 Switches=l[1-2]\n"

@@ -7,6 +7,7 @@ import json
 import sys
 from pathlib import Path
 
+import networkx as nx
 import pytest
 from aiohttp import web
 
@@ -15,6 +16,9 @@ from tests.topology.list_watch_server import status, write_kubeconfig
 from tests.topology.samples import TOPO_MATRIX as SMALL
 from tests.topology.scripted_server import ScriptedServer
 from topology.bad_input import BadInput
+from topology.graph.export import as_dot
+from topology.graph.link_words import HOP
+from topology.graph.parts import Link, Part, PartKind, Topology
 from topology.graph.text import picture
 from topology.kube.api import KubeApi
 from topology.kube.cluster_topology import cluster_topology
@@ -48,6 +52,50 @@ def test_json_has_the_four_keys(
         {"a": "GPU1", "b": "NIC0", "kind": "SYS"},
     ]
     assert said["warnings"] == []
+
+
+@pytest.mark.parametrize("command", ["import", "show"])
+def test_json_is_networkx_node_link_data(
+    command: str, small: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert leave(monkeypatch, command, small, "-o", "json") == 0
+    graph = nx.node_link_graph(json.loads(capsys.readouterr().out), edges="edges")
+    assert graph.graph == {"source": "nvidia-smi topo -m"}
+    assert graph.nodes["GPU1"] == {"kind": "gpu", "numa": 1, "inside": "NUMA 1", "cpus": "8-15"}
+    assert graph.nodes["NIC0"] == {"kind": "nic", "device": "mlx5_7"}
+    assert graph.edges["NIC0", "GPU0"] == {"kind": "PIX", "count": 1}
+    assert graph.edges["NUMA 1", "GPU1"] == {"kind": "in"}
+
+
+def test_dot_has_a_line_for_every_part_and_edge(
+    small: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert leave(monkeypatch, "show", small, "-o", "dot") == 0
+    assert capsys.readouterr().out == (
+        'graph "nvidia-smi topo -m" {\n'
+        '  "NUMA 0" [label="NUMA 0\\nnuma"];\n'
+        '  "NUMA 1" [label="NUMA 1\\nnuma"];\n'
+        '  "GPU0" [label="GPU0\\ngpu"];\n'
+        '  "GPU1" [label="GPU1\\ngpu"];\n'
+        '  "NIC0" [label="NIC0\\nnic"];\n'
+        '  "NUMA 0" -- "GPU0" [style=dashed];\n'
+        '  "NUMA 1" -- "GPU1" [style=dashed];\n'
+        '  "GPU0" -- "GPU1" [label="NV4"];\n'
+        '  "GPU0" -- "NIC0" [label="PIX"];\n'
+        '  "GPU1" -- "NIC0" [label="SYS"];\n'
+        "}\n"
+    )
+
+
+def test_dot_escapes_what_would_end_a_string() -> None:
+    parts = [Part('a"b', PartKind.LEAF), Part("c\\", PartKind.HOST, 'a"b')]
+    assert as_dot(Topology.of("x", parts, [Link('a"b', "c\\", HOP, 2)])) == (
+        'graph "x" {\n'
+        '  "a\\"b" [label="a\\"b\\nleaf"];\n'
+        '  "c\\\\" [label="c\\\\\\nhost"];\n'
+        '  "a\\"b" -- "c\\\\" [label="hop x 2"];\n'
+        "}"
+    )
 
 
 def test_show_draws_matrix_and_tree(
@@ -116,7 +164,7 @@ def test_a_bad_file_is_one_sentence_and_code_2(
     [
         (["import", "/does/not/exist"], "FILE is '/does/not/exist'; it must be a readable file: No such file"),
         (["import", "/"], "FILE is '/'; it must be a readable file: Is a directory"),
-        (["import", "/does/not/exist", "-o", "yaml"], "-o is 'yaml'; it is text or json"),
+        (["import", "/does/not/exist", "-o", "yaml"], "-o is 'yaml'; it is text, json or dot"),
         (["show", "--node", "../x"], "--node is '../x'; it is the name of a node: letters, digits, - and ."),
         (["show", "--kubeconfig", "/does/not/exist"], "kubeconfig is '/does/not/exist'"),
     ],

@@ -18,8 +18,7 @@ from topology.agent.pod_resources import KubeletSilent, PodResources
 from topology.agent.sysfs_reader import Host, SysfsReader
 from topology.clock import monotonic_s, wall_time_s
 from topology.facts.alarms import alarms
-from topology.facts.report import Gpu, MemoryKind, NodeFacts, NodeState, NvmlState, PodDevices
-from topology.facts.wire import MOST
+from topology.facts.report import MOST_PROBLEMS, Gpu, MemoryKind, NodeFacts, NodeState, NvmlState, PodDevices
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +27,7 @@ T = TypeVar("T")
 GIVE_UP_S: Final = 300.0  # so long NVML may be lost before the kubelet is to restart the agent
 
 
-class Turn(Generic[T]):
+class SourceThread(Generic[T]):
     """Questions to a source that may hang, one at a time in a thread of its own. The next is asked only after the last
     one was answered, so that a source that hangs holds one thread and no other source."""
 
@@ -68,8 +67,8 @@ class Collector:
     ) -> None:
         self._nvml, self._sysfs, self._pods = nvml, sysfs, pods
         self._limit_s, self._give_up_s, self._wall_s = limit_s, give_up_s, wall_s
-        self._nvml_turn = Turn[NvmlReading]("nvml")
-        self._sysfs_turn = Turn[tuple[tuple[Gpu, ...], Host]]("sysfs")
+        self._nvml_thread = SourceThread[NvmlReading]("nvml")
+        self._sysfs_thread = SourceThread[tuple[tuple[Gpu, ...], Host]]("sysfs")
         self._last: NodeFacts | None = None
         self._pods_last: PodDevices | None = None
         self._network_good_at_s: float | None = None
@@ -95,39 +94,39 @@ class Collector:
     async def collect(self) -> NodeFacts:
         """The facts as of now; what is silent keeps what it said before, marked. Never raises for a source."""
         began, now_s = monotonic_s(), self._wall_s()
-        pods, pods_problem = await self._who_holds(now_s)
-        reading = await self._look(now_s)
-        host = await self._around(reading)
+        pods, pods_problem = await self._read_pods(now_s)
+        reading = await self._read_nvml(now_s)
+        host = await self._read_sysfs(reading)
         self._last = self._merged(now_s, reading, host, pods, pods_problem)
         self.took_s = monotonic_s() - began
         return self._last
 
     async def close(self) -> None:
         """Waits for a look under way no longer than a moment: a hanging driver must not hold the exit."""
-        self._nvml_turn.end(self._nvml.close)
-        self._sysfs_turn.end()
+        self._nvml_thread.end(self._nvml.close)
+        self._sysfs_thread.end()
         await self._pods.close()
 
-    async def _who_holds(self, now_s: float) -> tuple[PodDevices | None, str]:
+    async def _read_pods(self, now_s: float) -> tuple[PodDevices | None, str]:
         try:
             self._pods_last = await self._pods.read(now_s)
             return self._pods_last, ""
         except KubeletSilent as silent:
             return self._pods_last, str(silent)
 
-    async def _look(self, now_s: float) -> NvmlReading:
+    async def _read_nvml(self, now_s: float) -> NvmlReading:
         """What NVML says; that it hangs, where it does."""
-        reading = await self._nvml_turn.ask(lambda: self._nvml.read(now_s), self._limit_s)
+        reading = await self._nvml_thread.ask(lambda: self._nvml.read(now_s), self._limit_s)
         return reading or NvmlReading(state=NvmlState.LOST, problem=f"NVML does not answer for {self._limit_s:g}s")
 
-    async def _around(self, reading: NvmlReading) -> Host | None:
+    async def _read_sysfs(self, reading: NvmlReading) -> Host | None:
         """What sysfs says of the machine around the GPUs; None while it hangs."""
         if self._last is None or (reading.state is NvmlState.OK and not reading.skipped):
             gpus, pairs = reading.gpus, reading.pairs
         else:
             gpus, pairs = self._last.gpus, self._last.pairs  # where those known were
         for _ in range(2):  # a late answer is about the GPUs of another look: it is asked for again
-            found = await self._sysfs_turn.ask(lambda: (gpus, self._sysfs.read(gpus, pairs)), self._limit_s)
+            found = await self._sysfs_thread.ask(lambda: (gpus, self._sysfs.read(gpus, pairs)), self._limit_s)
             if found is not None and found[0] is gpus:
                 return found[1]
         return None
@@ -140,60 +139,77 @@ class Collector:
         pods: PodDevices | None,
         pods_problem: str,
     ) -> NodeFacts:
-        last = self._last
-        sysfs_problem = "" if host is not None else f"sysfs does not answer for {self._limit_s:g}s"
-        problems = [*reading.problems, *(problem for problem in (sysfs_problem, pods_problem) if problem)]
+        """What the sources say, and of a silent one what it said before, marked by the state and its times."""
+        first = NodeState(collected_at_s=now_s, topology_generation=int(now_s), nvml=reading.state)
+        last = self._last or NodeFacts(state=first)
         good = reading.state is NvmlState.OK and not reading.skipped
+        self._remember(now_s, reading.state, good, host)
+        around = host or _around_before(reading, last)
         if good:
-            self._bad_since_s = None
-        elif reading.state is NvmlState.LOST and self._bad_since_s is None:
-            self._bad_since_s = monotonic_s()
-        if good or last is None:
-            # Without sysfs the places of the GPUs are those of before.
-            gpus = host.gpus if host else _placed(reading.gpus, last.gpus if last else ())
-            pairs, memory = host.pairs if host else reading.pairs, reading.memory
+            gpus, pairs, memory = around.gpus, around.pairs, reading.memory
             driver, cuda = reading.driver_version, reading.cuda_driver_version
-        else:  # what was seen last stays, marked by the state and its time
+        else:
             gpus, pairs, memory = last.gpus, last.pairs, last.memory
             driver, cuda = last.state.driver_version, last.state.cuda_driver_version
-            problems += [reading.skipped] if reading.skipped else []
+        unified = any(each.kind is MemoryKind.UNIFIED for each in memory)
+        state = NodeState(
+            collected_at_s=now_s,
+            topology_generation=last.state.topology_generation,
+            nvml=reading.state,
+            nvml_problem=reading.problem,
+            nvml_good_at_s=now_s if good else last.state.nvml_good_at_s,
+            driver_version=driver,
+            cuda_driver_version=cuda,
+            nvidia_peermem=around.nvidia_peermem,
+            dma_buf=around.dma_buf,
+            system_memory_total_bytes=around.memory_total_bytes if unified else None,
+            system_memory_available_bytes=around.memory_available_bytes if unified else None,
+            network_good_at_s=None if host else self._network_good_at_s,
+            pods_good_at_s=pods.collected_at_s if pods and pods_problem else None,
+            rdma_probe_port=self.rdma_port(),
+        )
+        silent = ("" if host else f"sysfs does not answer for {self._limit_s:g}s", pods_problem)
+        skipped = reading.skipped if self._last else ""
+        found = *reading.problems, *silent, skipped, *alarms(state, gpus, around.nics, pods)
+        problems = tuple(filter(None, found))[:MOST_PROBLEMS]
+        facts = NodeFacts(
+            state=replace(state, problems=problems), gpus=gpus, memory=memory, pairs=pairs, nics=around.nics, pods=pods
+        )
+        return facts if self._last is None else _with_generation(self._last, facts)
+
+    def _remember(self, now_s: float, nvml: NvmlState, good: bool, host: Host | None) -> None:
+        """When the sources were last good, and what was logged of them."""
+        if good:
+            self._bad_since_s = None
+        elif nvml is NvmlState.LOST and self._bad_since_s is None:
+            self._bad_since_s = monotonic_s()
         if host is not None:
             self._network_good_at_s = now_s
             if host.differs and host.differs != self._differs:
                 log.warning("PCIe: %s", host.differs)
                 self._differs = host.differs  # once for this process, unless it becomes another disagreement
-        unified = any(reading.kind is MemoryKind.UNIFIED for reading in memory)
-        nics = host.nics if host else (last.nics if last else ())
-        state = NodeState(
-            collected_at_s=now_s,
-            topology_generation=last.state.topology_generation if last else int(now_s),
-            nvml=reading.state,
-            nvml_problem=reading.problem,
-            nvml_good_at_s=now_s if good else (last.state.nvml_good_at_s if last else None),
-            driver_version=driver,
-            cuda_driver_version=cuda,
-            nvidia_peermem=host.nvidia_peermem if host else (last.state.nvidia_peermem if last else None),
-            dma_buf=host.dma_buf if host else (last.state.dma_buf if last else None),
-            system_memory_total_bytes=host.memory_total_bytes if host and unified else None,
-            system_memory_available_bytes=host.memory_available_bytes if host and unified else None,
-            network_good_at_s=None if host else self._network_good_at_s,
-            pods_good_at_s=pods.collected_at_s if pods and pods_problem else None,
-            rdma_probe_port=self.rdma_port(),
-        )
-        problems += alarms(state, gpus, nics, pods)
-        facts = NodeFacts(
-            state=replace(state, problems=tuple(problems[: MOST["problems"]])),
-            gpus=gpus,
-            memory=memory,
-            pairs=pairs,
-            nics=nics,
-            pods=pods,
-        )
-        if last is not None and _shape(last) != _shape(facts):
-            grown = replace(facts.state, topology_generation=last.state.topology_generation + 1)
-            facts = replace(facts, state=grown)
-            log.info("the node's topology changed, generation %d", grown.topology_generation)
+
+
+def _around_before(reading: NvmlReading, last: NodeFacts) -> Host:
+    """While sysfs is silent: the GPUs of now where they were before, and the rest as it was."""
+    return Host(
+        gpus=_placed(reading.gpus, last.gpus),
+        pairs=reading.pairs,
+        nics=last.nics,
+        nvidia_peermem=last.state.nvidia_peermem,
+        dma_buf=last.state.dma_buf,
+        memory_total_bytes=None,
+        memory_available_bytes=None,
+    )
+
+
+def _with_generation(last: NodeFacts, facts: NodeFacts) -> NodeFacts:
+    """A generation later where the topology changed."""
+    if _shape(last) == _shape(facts):
         return facts
+    generation = last.state.topology_generation + 1
+    log.info("the node's topology changed, generation %d", generation)
+    return replace(facts, state=replace(facts.state, topology_generation=generation))
 
 
 def _placed(gpus: tuple[Gpu, ...], before: tuple[Gpu, ...]) -> tuple[Gpu, ...]:

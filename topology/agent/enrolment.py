@@ -17,9 +17,10 @@ from typing import Any, Final
 import grpc.aio
 
 from topology.agent.key_request import NoKeyError, key_and_request
-from topology.agent.settings import PREFIX, AgentSettings
+from topology.agent.settings import AgentSettings
 from topology.bad_input import BadInput
 from topology.clock import monotonic_s
+from topology.environment import ENV_PREFIX
 from topology.facts import enrolment_pb2 as wire
 
 log = logging.getLogger(__name__)
@@ -81,7 +82,7 @@ class Enrolment:
     async def _ask(self) -> _Held:
         token = self._read("token").decode("ascii", "replace").strip()
         key, request = await self._make_key()
-        asked = wire.EnrolRequest(node=self._settings.node_name, token=token, request=request)
+        message = wire.EnrolRequest(node=self._settings.node_name, token=token, request=request)
         trust = grpc.ssl_channel_credentials(self._read("ca.crt"))
         options = [("grpc.ssl_target_name_override", self._settings.hub_host), ("grpc.enable_retries", 0)]
         since_s = self._clock()
@@ -92,7 +93,7 @@ class Enrolment:
                 response_deserializer=wire.EnrolAnswer.FromString,
             )
             try:
-                answer = await asyncio.wait_for(call(asked, timeout=ANSWER_S), ANSWER_S + 5.0)
+                answer = await asyncio.wait_for(call(message, timeout=ANSWER_S), ANSWER_S + 5.0)
             except grpc.aio.AioRpcError as error:
                 why = f"{error.code().name}: {' '.join((error.details() or '').split())[:300]}"
                 raise NotEnrolledError(f"no certificate from {self._settings.enrol}: {why}") from None
@@ -108,4 +109,4 @@ class Enrolment:
                 return file.read(MAX_FILE)
         except OSError as error:
             allowed = f"it must hold token and ca.crt: {error.strerror} ({error.filename})"
-            raise BadInput(PREFIX + "ENROL_DIR", self._settings.enrol_dir, allowed) from None
+            raise BadInput(ENV_PREFIX + "ENROL_DIR", self._settings.enrol_dir, allowed) from None

@@ -1,74 +1,92 @@
-"""EDGE: `/livez`, `/readyz` and `/metrics` of an agent, in as little memory as three answers need.
+"""EDGE: `/livez`, `/readyz` and `/metrics` of an agent, by prometheus_client's WSGI application on wsgiref.
 
-Decides how long and how large a request may be. It must never know what the metrics mean. (aiohttp alone would take
-14 MB of the 60 MB that an agent may have.)
+Decides how long a request may take and how many are answered at once. It must never know what the metrics mean.
 """
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable
-from typing import Final
+import socket
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from socketserver import ThreadingMixIn
+from typing import Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, make_wsgi_app
 
-from topology.agent.settings import PREFIX, host_port
+from topology.agent.settings import host_port
 from topology.bad_input import BadInput
+from topology.environment import ENV_PREFIX
 
 LIMIT_S: Final = 5.0
-_LONGEST: Final = 8192  # of a request's head
-_MOST: Final = 16  # at once
+_MOST: Final = 16  # requests at once
+Why = Callable[[], str]
+"""Why something is not well, "" while it is."""
 
 
-class AgentHttp:
-    """`why_dead` and `why_not_ready` say "" while all is well."""
+def health_app(registry: CollectorRegistry, why_dead: Why, why_not_ready: Why) -> Callable[..., Iterable[bytes]]:
+    """The WSGI application."""
+    metrics, checks = make_wsgi_app(registry), {"/livez": why_dead, "/readyz": why_not_ready}
 
-    def __init__(
-        self, registry: CollectorRegistry, why_dead: Callable[[], str], why_not_ready: Callable[[], str]
-    ) -> None:
-        self._registry, self._why_dead, self._why_not_ready = registry, why_dead, why_not_ready
-        self._open = 0
+    def app(request: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        path = request["PATH_INFO"]
+        if path == "/metrics" or request["REQUEST_METHOD"] != "GET":  # it refuses other methods
+            answered: Iterable[bytes] = metrics(request, start)
+            return answered
+        if path in checks:
+            why = checks[path]()
+            status, text = ("503 Service Unavailable" if why else "200 OK"), why or "ok"
+        else:
+            status, text = "404 Not Found", "there is /livez, /readyz and /metrics"
+        start(status, [("Content-Type", "text/plain")])
+        return [f"{text}\n".encode()]
 
-    @contextlib.asynccontextmanager
-    async def listening(self, where: str) -> AsyncIterator[tuple[str, int]]:
-        """Serves while the context lasts; yields the address. Raises BadInput for one that cannot be used."""
-        host, port = host_port(where, PREFIX + "HEALTH_LISTEN")
+    return app
+
+
+class _Handler(WSGIRequestHandler):
+    timeout = LIMIT_S  # of each read and write
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the library's name
+        """A scrape every few seconds is no news."""
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int) -> None:
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._free = threading.BoundedSemaphore(_MOST)
+        super().__init__((host, port), _Handler)
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Closes what comes while too many are answered."""
+        return self._free.acquire(blocking=False)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answers one."""
         try:
-            server = await asyncio.start_server(self._serve, host, port, limit=_LONGEST)
-        except OSError as error:
-            raise BadInput(PREFIX + "HEALTH_LISTEN", where, f"it cannot be used: {error.strerror}") from None
-        try:
-            host, port, *_ = server.sockets[0].getsockname()
-            yield str(host), int(port)
+            super().process_request_thread(request, client_address)
         finally:
-            server.close()
+            self._free.release()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._open += 1
-        try:
-            if self._open <= _MOST:
-                async with asyncio.timeout(LIMIT_S):
-                    head = await reader.readuntil(b"\r\n\r\n")
-                    status, kind, body = self._answer(head)
-                    top = f"HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {len(body)}\r\n"
-                    writer.write(top.encode() + b"Connection: close\r\n\r\n" + body)
-                    await writer.drain()
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever asked went away, or sent no HTTP
-        finally:
-            self._open -= 1
-            writer.close()
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever asked went away, or sent no HTTP."""
 
-    def _answer(self, head: bytes) -> tuple[str, str, bytes]:
-        method, _, rest = head.partition(b" ")
-        path = rest.partition(b" ")[0].partition(b"?")[0]
-        if method not in (b"GET", b"HEAD"):
-            return "405 Method Not Allowed", "text/plain", b"use GET\n"
-        if path == b"/metrics":
-            return "200 OK", CONTENT_TYPE_LATEST, generate_latest(self._registry)
-        why = {b"/livez": self._why_dead, b"/readyz": self._why_not_ready}.get(path)
-        if why is None:
-            return "404 Not Found", "text/plain", b"there is /livez, /readyz and /metrics\n"
-        said = why()
-        return ("503 Service Unavailable" if said else "200 OK"), "text/plain", f"{said or 'ok'}\n".encode()
+
+@contextlib.contextmanager
+def listening(app: Callable[..., Iterable[bytes]], where: str) -> Iterator[tuple[str, int]]:
+    """Serves in threads while the context lasts; yields the address. Raises BadInput for one that cannot be used."""
+    host, port = host_port(where, ENV_PREFIX + "HEALTH_LISTEN")
+    try:
+        server = _Server(host, port)
+    except OSError as error:
+        raise BadInput(ENV_PREFIX + "HEALTH_LISTEN", where, f"it cannot be used: {error.strerror}") from None
+    server.set_app(app)
+    threading.Thread(target=server.serve_forever, name="health", daemon=True).start()
+    try:
+        yield str(server.server_address[0]), server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()

@@ -18,8 +18,9 @@ from typing import Any, Final
 import grpc.aio
 
 from topology.agent.enrolment import Enrolment, NotEnrolledError
-from topology.agent.settings import PREFIX, AgentSettings
+from topology.agent.settings import AgentSettings
 from topology.bad_input import BadInput
+from topology.environment import ENV_PREFIX
 from topology.facts import agent_pb2 as wire
 from topology.facts import delta as facts_delta
 from topology.facts import wire as facts_wire
@@ -94,7 +95,7 @@ class HubClient:
                     self.connected = False
                     await channel.close()
             except grpc.aio.AioRpcError as error:
-                self._broken(_said(error))
+                self._broken(_status_text(error))
             except (BadInput, NotEnrolledError, OSError, _Quiet) as error:
                 self._broken(str(error))
             in_vain = in_vain + 1 if sum(self.sent.values()) == before else 0
@@ -142,7 +143,7 @@ class HubClient:
             answers.stop()
 
     async def _talk(self, call: Any, answers: _Answers, sequence: int) -> None:
-        told: NodeFacts | None = None
+        acknowledged: NodeFacts | None = None
         if self._facts is not None:
             self._news.set()  # a new stream starts with everything, whether or not anything is new
         while True:
@@ -150,25 +151,25 @@ class HubClient:
                 await self._wait(answers)
             self._news.clear()
             facts = replace(self._facts, reach=tuple(self._samples[key] for key in sorted(self._samples)))
-            message = self._message(sequence + 1, told, facts)
+            message = self._message(sequence + 1, acknowledged, facts)
             sequence += 1
             await call.write(message)
             answer = await self._acknowledged(answers, sequence)
             if answer is None:
-                told = None  # the hub wants everything
+                acknowledged = None  # the hub wants everything
                 self._news.set()
                 continue
             self.connected, self.problem = True, ""
             self.sent["delta" if message.HasField("delta") else "full"] += 1
-            told = facts
+            acknowledged = facts
             for sample in facts.reach:
                 if self._samples.get((sample.peer, sample.size_bytes, sample.transport)) is sample:
                     del self._samples[sample.peer, sample.size_bytes, sample.transport]
             if answer.HasField("pause_s"):
                 await asyncio.sleep(min(max(answer.pause_s, 0.0), 600.0))
 
-    def _message(self, sequence: int, told: NodeFacts | None, facts: NodeFacts) -> wire.AgentMessage:
-        delta = facts_delta.difference(told, facts) if told is not None else None
+    def _message(self, sequence: int, acknowledged: NodeFacts | None, facts: NodeFacts) -> wire.AgentMessage:
+        delta = facts_delta.difference(acknowledged, facts) if acknowledged is not None else None
         if delta is not None:
             return wire.AgentMessage(sequence=sequence, delta=delta)
         message = wire.AgentMessage(sequence=sequence, full=facts_wire.full_message(facts))
@@ -180,12 +181,12 @@ class HubClient:
     async def _wait(self, answers: _Answers) -> None:
         """For news of ours, or whatever the hub says meanwhile."""
         news: asyncio.Future[Any] = asyncio.ensure_future(self._news.wait())
-        said: asyncio.Future[Any] = answers.next()
+        answer: asyncio.Future[Any] = answers.next()
         try:
-            await asyncio.wait([news, said], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait([news, answer], return_when=asyncio.FIRST_COMPLETED)
         finally:
             news.cancel()
-        if said.done():
+        if answer.done():
             self._heed(answers.take())
 
     async def _acknowledged(self, answers: _Answers, sequence: int) -> wire.Ack | None:
@@ -248,9 +249,9 @@ def credentials(folder: str) -> grpc.ChannelCredentials:
         parts = [(Path(folder) / name).read_bytes() for name in ("ca.crt", "tls.key", "tls.crt")]
     except OSError as error:
         allowed = f"it must hold tls.crt, tls.key and ca.crt: {error.strerror} ({error.filename})"
-        raise BadInput(PREFIX + "TLS_DIR", folder, allowed) from None
+        raise BadInput(ENV_PREFIX + "TLS_DIR", folder, allowed) from None
     return grpc.ssl_channel_credentials(*parts)
 
 
-def _said(error: grpc.aio.AioRpcError) -> str:
+def _status_text(error: grpc.aio.AioRpcError) -> str:
     return f"{error.code().name}: {' '.join((error.details() or '').split())[:300]}"

@@ -26,14 +26,14 @@ async def key_and_request() -> tuple[bytes, bytes]:
         sys.executable, "-m", __name__, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     try:
-        said, complaint = await asyncio.wait_for(made.communicate(), LIMIT_S)
+        output, complaint = await asyncio.wait_for(made.communicate(), LIMIT_S)
     except BaseException as error:
         made.kill()
         await made.wait()
         if isinstance(error, TimeoutError):
             raise NoKeyError(f"no key was made within {LIMIT_S:g}s") from None
         raise
-    key, between, request = said.partition(_BETWEEN)
+    key, between, request = output.partition(_BETWEEN)
     if made.returncode or not between or not request:
         last = complaint.decode("utf-8", "replace").strip().rpartition("\n")[2][:300]
         raise NoKeyError(f"no key was made: code {made.returncode}: {last}")

@@ -10,7 +10,6 @@ import contextlib
 import gc
 import importlib.metadata
 import logging
-import os
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -20,15 +19,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector as MetricsCollector
 
 from topology.agent.collector import Collector
-from topology.agent.http import AgentHttp
+from topology.agent.http import health_app, listening
 from topology.agent.hub_client import HubClient
 from topology.agent.nvml_reader import NvmlReader
 from topology.agent.pod_resources import PodResources
 from topology.agent.prober import Prober
-from topology.agent.settings import AgentSettings, load
+from topology.agent.settings import AgentSettings
 from topology.agent.sysfs_reader import SysfsReader
 from topology.bad_input import BadInput
 from topology.clock import monotonic_s, wall_time_s
+from topology.environment import load
 from topology.facts.report import NodeFacts, NvmlState
 
 log = logging.getLogger(__name__)
@@ -162,8 +162,8 @@ async def serve(settings: AgentSettings, *, stop: asyncio.Event | None = None) -
         with contextlib.suppress(ValueError, RuntimeError, NotImplementedError):
             loop.add_signal_handler(number, stop.set)
     agent = Agent(settings)
-    http = AgentHttp(agent.metrics.registry, agent.why_dead, agent.why_not_ready)
-    async with http.listening(settings.health_listen) as (host, port):
+    app = health_app(agent.metrics.registry, agent.why_dead, agent.why_not_ready)
+    with listening(app, settings.health_listen) as (host, port):
         log.info("node %s, health on %s:%d", settings.node_name, host, port)
         running = asyncio.ensure_future(agent.run(lambda: log.info("first collection done")))
         running.add_done_callback(lambda _: stop.set())
@@ -182,7 +182,7 @@ async def serve(settings: AgentSettings, *, stop: asyncio.Event | None = None) -
 def main() -> None:
     """The process that `isochrone agent` becomes. Bad input is one line and code 2, as everywhere."""
     try:
-        asyncio.run(serve(load(os.environ)))
+        asyncio.run(serve(load(AgentSettings)))
     except BadInput as bad:
         sys.stderr.write(f"isochrone: {bad}\n")
         raise SystemExit(2) from None

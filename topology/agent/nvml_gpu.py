@@ -18,7 +18,7 @@ from topology.agent.nvml_session import (
     NOT_SUPPORTED,
     TIMEOUT,
     VERSION_MISMATCH,
-    Asker,
+    NvmlQuery,
     reason,
 )
 from topology.facts.report import NO_CLUSTER, Fabric, FabricState, Gpu, Memory, MemoryKind, NvLink, Remote
@@ -61,32 +61,34 @@ def bus_id(info: Any) -> str:
     return f"{int(domain or '0', 16):04x}:{rest}"
 
 
-def read_gpu(asker: Asker, handle: Any, index: int, gpu_uuid: str, *, patient: bool = True) -> tuple[Gpu, list[Memory]]:
+def read_gpu(
+    query: NvmlQuery, handle: Any, index: int, gpu_uuid: str, *, patient: bool = True
+) -> tuple[Gpu, list[Memory]]:
     """The GPU and its memory readings, those of its MIG instances after its own.
 
     Raises GpuGone, NvmlGone, and, if `patient`, MigChanging while somebody divides it anew.
     """
-    nvml = asker.nvml
-    name = asker.ask("name", "nvmlDeviceGetName", handle)
-    pci = asker.ask("bus_id", "nvmlDeviceGetPciInfo_v3", handle)
-    bar1 = asker.ask("bar1_total_bytes", "nvmlDeviceGetBAR1MemoryInfo", handle)
-    architecture = asker.ask("architecture", "nvmlDeviceGetArchitecture", handle)
-    own = read_memory(asker, handle, gpu_uuid)
-    mig, instances = read_mig(asker, handle, own.total_bytes if own else None, patient=patient)
+    nvml = query.nvml
+    name = query.ask("name", "nvmlDeviceGetName", handle)
+    pci = query.ask("bus_id", "nvmlDeviceGetPciInfo_v3", handle)
+    bar1 = query.ask("bar1_total_bytes", "nvmlDeviceGetBAR1MemoryInfo", handle)
+    architecture = query.ask("architecture", "nvmlDeviceGetArchitecture", handle)
+    own = read_memory(query, handle, gpu_uuid)
+    mig, instances = read_mig(query, handle, own.total_bytes if own else None, patient=patient)
     if mig is not None and mig.enabled and (own is None or own.kind is MemoryKind.UNIFIED):
-        asker.refused.pop("memory", None)  # the instances' sum stands for it
+        query.refused.pop("memory", None)  # the instances' sum stands for it
         own = _sum(gpu_uuid, instances)
     found = Gpu(
         uuid=gpu_uuid,
         index=index,
         name=name or None,
         bus_id=None if pci is None else bus_id(pci),
-        nvlinks=read_links(asker, handle),
-        fabric=read_fabric(asker, handle, nvml),
+        nvlinks=read_links(query, handle),
+        fabric=read_fabric(query, handle, nvml),
         mig=mig,
         bar1_total_bytes=None if bar1 is None else int(bar1.bar1Total),
         architecture=_ARCHITECTURES.get(architecture),
-        refused=tuple(sorted(asker.refused.items())),
+        refused=tuple(sorted(query.refused.items())),
     )
     return found, ([own] if own else []) + instances
 
@@ -94,9 +96,9 @@ def read_gpu(asker: Asker, handle: Any, index: int, gpu_uuid: str, *, patient: b
 # --- memory --------------------------------------------------------------------------------------
 
 
-def read_memory(asker: Asker, handle: Any, gpu_uuid: str) -> Memory | None:
+def read_memory(query: NvmlQuery, handle: Any, gpu_uuid: str) -> Memory | None:
     """A reading; None (and a reason) if it is refused. NotSupported from both versions means unified memory."""
-    code, new = asker.answer("nvmlDeviceGetMemoryInfo", handle, asker.nvml.nvmlMemory_v2)
+    code, new = query.answer("nvmlDeviceGetMemoryInfo", handle, query.nvml.nvmlMemory_v2)
     if code == 0:
         reserved, used = int(new.reserved), int(new.used)
         total, free = int(new.total), int(new.free)
@@ -105,10 +107,10 @@ def read_memory(asker: Asker, handle: Any, gpu_uuid: str) -> Memory | None:
             used = max(0, used - reserved)
         return Memory(uuid=gpu_uuid, total_bytes=total, reserved_bytes=reserved, used_bytes=used, free_bytes=free)
     first = code
-    code, old = asker.answer("nvmlDeviceGetMemoryInfo", handle)
+    code, old = query.answer("nvmlDeviceGetMemoryInfo", handle)
     if code == 0:
         return Memory(uuid=gpu_uuid, total_bytes=int(old.total), used_bytes=int(old.used), free_bytes=int(old.free))
-    asker.refused["memory"] = reason(code if first == FUNCTION_NOT_FOUND else first)
+    query.refused["memory"] = reason(code if first == FUNCTION_NOT_FOUND else first)
     # Both versions must say so: a slow or half-broken driver that refuses one of them has memory of its own.
     if code == NOT_SUPPORTED and first in (NOT_SUPPORTED, FUNCTION_NOT_FOUND, VERSION_MISMATCH):
         return Memory(uuid=gpu_uuid, kind=MemoryKind.UNIFIED)
@@ -137,27 +139,27 @@ def _sum(gpu_uuid: str, instances: list[Memory]) -> Memory | None:
 # --- NVLink --------------------------------------------------------------------------------------
 
 
-def read_links(asker: Asker, handle: Any) -> tuple[NvLink, ...]:
+def read_links(query: NvmlQuery, handle: Any) -> tuple[NvLink, ...]:
     """Every link that exists. Behind an NVSwitch the remote address is the switch's, never a GPU's."""
-    count = _fields(asker, handle, [(_COUNT_FIELD, 0)])[0]
+    count = _fields(query, handle, [(_COUNT_FIELD, 0)])[0]
     links = range(min(count, _MOST_LINKS) if count is not None else _MOST_LINKS)
-    speeds = _fields(asker, handle, [(_SPEED_FIELD, link) for link in links])  # one call for all: megabytes a second
+    speeds = _fields(query, handle, [(_SPEED_FIELD, link) for link in links])  # one call for all: megabytes a second
     found, refusals = [], []
     for link, speed in zip(links, speeds, strict=True):
-        code, state = asker.answer("nvmlDeviceGetNvLinkState", handle, link)
+        code, state = query.answer("nvmlDeviceGetNvLinkState", handle, link)
         if code:
             refusals.append(code)
-            state = _fields(asker, handle, [(_STATE_FIELD, link)])[0]
+            state = _fields(query, handle, [(_STATE_FIELD, link)])[0]
             if state is None:
                 continue  # absent links say NotSupported or InvalidArgument
         active = state in (1, 2)  # 2 is asleep: it wakes when it is used
         remote, address, version = None, None, None
         if active:
-            remote = _REMOTES.get(asker.ask("", "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link, quiet=True))
-            pci = asker.ask("", "nvmlDeviceGetNvLinkRemotePciInfo", handle, link, quiet=True)
+            remote = _REMOTES.get(query.ask("", "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link, quiet=True))
+            pci = query.ask("", "nvmlDeviceGetNvLinkRemotePciInfo", handle, link, quiet=True)
             address = bus_id(pci) if pci is not None and pci.busId else None
             address = None if address in _NO_ADDRESS else address
-            version = _VERSIONS.get(asker.ask("", "nvmlDeviceGetNvLinkVersion", handle, link, quiet=True))
+            version = _VERSIONS.get(query.ask("", "nvmlDeviceGetNvLinkVersion", handle, link, quiet=True))
         found.append(
             NvLink(
                 link=link,
@@ -169,15 +171,15 @@ def read_links(asker: Asker, handle: Any) -> tuple[NvLink, ...]:
             )
         )
     if refusals and not found:
-        asker.refused["nvlinks"] = reason(refusals[0])
+        query.refused["nvlinks"] = reason(refusals[0])
     elif TIMEOUT in refusals:
-        asker.refused["nvlinks"] = reason(TIMEOUT)  # those that are not in the list were not asked for
+        query.refused["nvlinks"] = reason(TIMEOUT)  # those that are not in the list were not asked for
     return tuple(found)
 
 
-def _fields(asker: Asker, handle: Any, wanted: list[tuple[int, int]]) -> list[int | None]:
+def _fields(query: NvmlQuery, handle: Any, wanted: list[tuple[int, int]]) -> list[int | None]:
     """Integers from nvmlDeviceGetFieldValues; each of its entries has a return code of its own."""
-    code, values = asker.answer("nvmlDeviceGetFieldValues", handle, wanted) if wanted else (0, ())
+    code, values = query.answer("nvmlDeviceGetFieldValues", handle, wanted) if wanted else (0, ())
     if code:
         return [None] * len(wanted)
     return [None if value.nvmlReturn else _integer(value.valueType, value.value) for value in values]
@@ -191,7 +193,7 @@ def _integer(kind: int, value: Any) -> int | None:
 # --- fabric --------------------------------------------------------------------------------------
 
 
-def read_fabric(asker: Asker, handle: Any, nvml: Any) -> Fabric | None:
+def read_fabric(query: NvmlQuery, handle: Any, nvml: Any) -> Fabric | None:
     """Multi-node NVLink: the newest version of the struct that the driver knows."""
     first = 0
     for kind, function in (
@@ -205,13 +207,13 @@ def read_fabric(asker: Asker, handle: Any, nvml: Any) -> Fabric | None:
         info = struct()
         if kind.endswith("v3_t"):
             info.version = nvml.nvmlGpuFabricInfo_v3
-        code, _ = asker.answer(function, handle, ctypes.byref(info))
+        code, _ = query.answer(function, handle, ctypes.byref(info))
         if code == 0:
             return _fabric(info)
         first = first or code
         if code in (NOT_SUPPORTED, NO_PERMISSION):
             break
-    asker.refused["fabric"] = reason(first or FUNCTION_NOT_FOUND)
+    query.refused["fabric"] = reason(first or FUNCTION_NOT_FOUND)
     return None
 
 

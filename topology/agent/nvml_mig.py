@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Final
 
-from topology.agent.nvml_session import INVALID_ARGUMENT, NO_PERMISSION, NOT_FOUND, Asker, GpuGone, reason
+from topology.agent.nvml_session import INVALID_ARGUMENT, NO_PERMISSION, NOT_FOUND, GpuGone, NvmlQuery, reason
 from topology.facts.report import Memory, Mig, MigInstance, MigProfile
 
 _PROFILES: Final = 0x12  # NVML_GPU_INSTANCE_PROFILE_COUNT
@@ -23,25 +23,25 @@ class MigChanging(Exception):  # noqa: N818  # says what happened
 
 
 def read_mig(
-    asker: Asker, handle: Any, total_bytes: int | None, *, patient: bool = True
+    query: NvmlQuery, handle: Any, total_bytes: int | None, *, patient: bool = True
 ) -> tuple[Mig | None, list[Memory]]:
     """The division and the memory of each instance; None for a GPU that cannot be divided.
 
     `total_bytes` of the whole GPU, where it is known, names the profiles if the driver does not. Raises MigChanging if
     `patient`; else what is not answered of an instance costs that instance only.
     """
-    modes = asker.ask("mig", "nvmlDeviceGetMigMode", handle)
+    modes = query.ask("mig", "nvmlDeviceGetMigMode", handle)
     if modes is None:
         return None, []
     enabled, after = bool(modes[0]), bool(modes[1])
-    profiles = _profiles(asker, handle)
+    profiles = _profiles(query, handle)
     if not enabled:
         return Mig(enabled=False, enabled_after_reset=after, profiles=tuple(profiles)), []
     try:
-        instances, memory = _devices(asker, handle, profiles, total_bytes, patient=patient)
+        instances, memory = _devices(query, handle, profiles, total_bytes, patient=patient)
     except GpuGone:
         raise MigChanging from None  # of an instance that is no more; a lost GPU says so at the next look
-    places = _instances(asker, handle, profiles)
+    places = _instances(query, handle, profiles)
     used = {instance.gpu_instance_id for instance in instances}
     names: dict[int | None, MigProfile] = {profile.id: profile for profile in profiles}
     merged = []
@@ -71,38 +71,38 @@ def _placed(instance: MigInstance, profile: MigProfile | None, start: int | None
 
 
 def _devices(
-    asker: Asker, handle: Any, profiles: list[MigProfile], total_bytes: int | None, *, patient: bool
+    query: NvmlQuery, handle: Any, profiles: list[MigProfile], total_bytes: int | None, *, patient: bool
 ) -> tuple[list[MigInstance], list[Memory]]:
     """MIG devices: the instances that work can be put on. Indices have gaps."""
-    count = asker.ask("mig.instances", "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
+    count = query.ask("mig.instances", "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
     instances, memory = [], []
     for index in range(min(count, 64)):
-        code, device = asker.answer("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
+        code, device = query.answer("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
         if code == NOT_FOUND:
             continue
         if code == INVALID_ARGUMENT and patient:
             raise MigChanging
         if code:
-            asker.refused["mig.instances"] = reason(code)
+            query.refused["mig.instances"] = reason(code)
             break
-        name = _sure(asker, patient, "nvmlDeviceGetUUID", device)
-        gpu_instance = _sure(asker, patient, "nvmlDeviceGetGpuInstanceId", device)
+        name = _sure(query, patient, "nvmlDeviceGetUUID", device)
+        gpu_instance = _sure(query, patient, "nvmlDeviceGetGpuInstanceId", device)
         if name is None or gpu_instance is None:
             continue
-        attributes = _sure(asker, patient, "nvmlDeviceGetAttributes_v2", device)
+        attributes = _sure(query, patient, "nvmlDeviceGetAttributes_v2", device)
         profile = None if attributes is None else _profile_name(attributes, profiles, total_bytes)
         instances.append(
             MigInstance(
                 gpu_instance_id=int(gpu_instance),
-                compute_instance_id=_sure(asker, patient, "nvmlDeviceGetComputeInstanceId", device),
+                compute_instance_id=_sure(query, patient, "nvmlDeviceGetComputeInstanceId", device),
                 uuid=str(name),
                 profile=profile,
                 compute_slices=None if attributes is None else int(attributes.gpuInstanceSliceCount),
             )
         )
-        reading = _sure(asker, patient, "nvmlDeviceGetMemoryInfo", device, asker.nvml.nvmlMemory_v2)
+        reading = _sure(query, patient, "nvmlDeviceGetMemoryInfo", device, query.nvml.nvmlMemory_v2)
         reserved = None if reading is None else int(reading.reserved)
-        reading = _sure(asker, patient, "nvmlDeviceGetMemoryInfo", device) if reading is None else reading
+        reading = _sure(query, patient, "nvmlDeviceGetMemoryInfo", device) if reading is None else reading
         if reading is not None:
             memory.append(
                 Memory(
@@ -128,23 +128,23 @@ def _profile_name(attributes: Any, profiles: list[MigProfile], total_bytes: int 
     return f"{slices}g.{round(eighths / 8 * -(-total_bytes // 2**30))}gb"
 
 
-def _sure(asker: Asker, patient: bool, function: str, *args: Any) -> Any:
+def _sure(query: NvmlQuery, patient: bool, function: str, *args: Any) -> Any:
     """An answer about a MIG device; the device being gone spoils the whole look."""
-    code, found = asker.answer(function, *args)
+    code, found = query.answer(function, *args)
     if code in (INVALID_ARGUMENT, NOT_FOUND) and patient:
         raise MigChanging
     if code:
-        asker.refused.setdefault("mig.instances", reason(code))
+        query.refused.setdefault("mig.instances", reason(code))
     return found
 
 
-def _profiles(asker: Asker, handle: Any) -> list[MigProfile]:
+def _profiles(query: NvmlQuery, handle: Any) -> list[MigProfile]:
     """What could be made. Placement questions take the profile's id, which is not the profile's number."""
     found = []
     for number in range(_PROFILES):
-        code, info = asker.answer("nvmlDeviceGetGpuInstanceProfileInfo", handle, number)
+        code, info = query.answer("nvmlDeviceGetGpuInstanceProfileInfo", handle, number)
         if code == NO_PERMISSION:
-            asker.refused["mig.profiles"] = reason(code)
+            query.refused["mig.profiles"] = reason(code)
             break
         if code:
             continue  # this GPU has no such profile
@@ -155,37 +155,43 @@ def _profiles(asker: Asker, handle: Any) -> list[MigProfile]:
                 name=name.removeprefix("MIG ") or None,
                 compute_slices=int(info.sliceCount),
                 most_instances=int(info.instanceCount),
-                remaining=asker.ask("", "nvmlDeviceGetGpuInstanceRemainingCapacity", handle, info.id, quiet=True),
+                remaining=query.ask("", "nvmlDeviceGetGpuInstanceRemainingCapacity", handle, info.id, quiet=True),
                 memory_bytes=int(info.memorySizeMB) * _MIB,
-                placements=_placements(asker, handle, int(info.id)),
+                placements=_placements(query, handle, int(info.id)),
             )
         )
     return sorted(found, key=lambda profile: profile.id)
 
 
-def _placements(asker: Asker, handle: Any, profile_id: int) -> tuple[tuple[int, int], ...]:
-    array = (asker.nvml.c_nvmlGpuInstancePlacement_t * _MOST_PLACEMENTS)()
+def _placements(query: NvmlQuery, handle: Any, profile_id: int) -> tuple[tuple[int, int], ...]:
+    array = (query.nvml.c_nvmlGpuInstancePlacement_t * _MOST_PLACEMENTS)()
     count = ctypes.c_uint(_MOST_PLACEMENTS)
-    asked = ("nvmlDeviceGetGpuInstancePossiblePlacements", handle, profile_id, ctypes.byref(array), ctypes.byref(count))
-    if asker.answer(*asked)[0]:
+    arguments = (
+        "nvmlDeviceGetGpuInstancePossiblePlacements",
+        handle,
+        profile_id,
+        ctypes.byref(array),
+        ctypes.byref(count),
+    )
+    if query.answer(*arguments)[0]:
         return ()
     return tuple(sorted((int(array[i].start), int(array[i].size)) for i in range(min(count.value, _MOST_PLACEMENTS))))
 
 
-def _instances(asker: Asker, handle: Any, profiles: list[MigProfile]) -> dict[int, tuple[int, int, int]]:
+def _instances(query: NvmlQuery, handle: Any, profiles: list[MigProfile]) -> dict[int, tuple[int, int, int]]:
     """GPU instance id to (profile id, start, size). Needs rights that a container often lacks."""
     found: dict[int, tuple[int, int, int]] = {}
     for profile in profiles:
-        array = (asker.nvml.c_nvmlGpuInstance_t * _MOST_PLACEMENTS)()
+        array = (query.nvml.c_nvmlGpuInstance_t * _MOST_PLACEMENTS)()
         count = ctypes.c_uint(_MOST_PLACEMENTS)
-        code, _ = asker.answer(
+        code, _ = query.answer(
             "nvmlDeviceGetGpuInstances", handle, profile.id, ctypes.byref(array), ctypes.byref(count)
         )
         if code == NO_PERMISSION:
-            asker.refused["mig.placements"] = reason(code)
+            query.refused["mig.placements"] = reason(code)
             break
         for index in range(0 if code else min(count.value, _MOST_PLACEMENTS)):
-            info = asker.ask("mig.placements", "nvmlGpuInstanceGetInfo", array[index])
+            info = query.ask("mig.placements", "nvmlGpuInstanceGetInfo", array[index])
             if info is not None:
                 found[int(info.id)] = (int(info.profileId), int(info.placement.start), int(info.placement.size))
     return found

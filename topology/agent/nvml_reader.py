@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from topology.agent.nvml_gpu import read_gpu
 from topology.agent.nvml_mig import MigChanging
-from topology.agent.nvml_session import TIMEOUT, Asker, GpuGone, NvmlGone, Session, reason
+from topology.agent.nvml_session import TIMEOUT, GpuGone, NvmlGone, NvmlQuery, Session, reason
 from topology.clock import monotonic_s
 from topology.facts.report import Distance, Gpu, GpuPair, Health, Memory, NvmlState, Remote, Xid
 
@@ -65,7 +65,7 @@ class NvmlReader:
         self._events: Any = None
         self._listening: frozenset[str] = frozenset()  # GPUs whose errors go to it
         self._skipped = 0  # looks in a row that were worth nothing
-        self._said: set[tuple[str, str]] = set()
+        self._logged: set[tuple[str, str]] = set()
 
     def read(self, now_s: float) -> NvmlReading:
         """One look; never raises. `now_s`: the wall time, for errors that the driver reports."""
@@ -73,7 +73,7 @@ class NvmlReader:
             state = NvmlState.LOST if self.session.was_up else NvmlState.ABSENT
             return NvmlReading(state=state, problem=self.session.problem)
         try:
-            reading = self._look(now_s)
+            reading = self._read_all(now_s)
         except MigChanging:
             self._skipped += 1
             return NvmlReading(state=NvmlState.OK, skipped="the MIG layout is being changed")
@@ -91,43 +91,19 @@ class NvmlReader:
         self._events = None
         self.session.stop()
 
-    def _look(self, now_s: float) -> NvmlReading:
+    def _read_all(self, now_s: float) -> NvmlReading:
         nvml = self.session.nvml
-        node = Asker(nvml, monotonic_s() + self._per_gpu_s)
+        node = NvmlQuery(nvml, monotonic_s() + self._per_gpu_s)
         code, count = node.answer("nvmlDeviceGetCount")
         if code:
             raise NvmlGone(code)
-        found: dict[str, tuple[Gpu, Any]] = {}
-        memory: list[Memory] = []
-        problems: list[str] = []
-        last_code, gone = 0, 0
-        for index in range(count):
-            asker = Asker(nvml, monotonic_s() + self._per_gpu_s)
-            try:
-                code, handle = asker.answer("nvmlDeviceGetHandleByIndex", index)
-                code, uuid = (code, "") if code else asker.answer("nvmlDeviceGetUUID", handle)
-                if not code:
-                    gpu, readings = read_gpu(asker, handle, index, str(uuid), patient=self._skipped < _MOST_SKIPPED)
-                    gpu = self._in_time(gpu)
-                    if asker.reset_required:
-                        gpu = replace(gpu, health=Health.UNHEALTHY, health_why="the driver wants it to be reset")
-                    found[gpu.uuid] = gpu, handle
-                    memory += readings
-                    self._say(gpu)
-                    continue
-                last_code, why = code, reason(code)
-            except GpuGone:
-                gone, why = gone + 1, "it fell off the bus"
-            if not any(gpu.index == index for gpu in self._known.values()):
-                problems.append(f"GPU {index} does not answer and was never seen: {why}")
-        if count and not found and not gone:
-            raise NvmlGone(last_code)
+        found, memory, problems = self._gpus(nvml, count)
         found = _with_far_ends(found)
         self._take_events(nvml, found, now_s)
         for uuid in found:
             if (before := self._known.get(uuid)) is not None and before.health is Health.LOST:
                 self._xids.pop(uuid, None)  # it was reset
-        gpus = [self._judged(gpu) for gpu, _ in found.values()]
+        gpus = [self._with_xids(gpu) for gpu, _ in found.values()]
         lost = [_lost(gpu) for uuid, gpu in self._known.items() if uuid not in found]
         self._known = {gpu.uuid: gpu for gpu in (*gpus, *lost)}
         return NvmlReading(
@@ -140,14 +116,51 @@ class NvmlReader:
             problems=tuple(problems),
         )
 
+    def _gpus(self, nvml: Any, count: int) -> tuple[dict[str, tuple[Gpu, Any]], list[Memory], list[str]]:
+        """GPUs that answer, by uuid with their handles; their memory; and what was never seen. Raises NvmlGone if no
+        GPU answers although none fell off the bus."""
+        found: dict[str, tuple[Gpu, Any]] = {}
+        memory: list[Memory] = []
+        problems: list[str] = []
+        last_code, gone = 0, 0
+        for index in range(count):
+            try:
+                code, gpu, handle, readings = self._gpu(nvml, index)
+                if gpu is not None:
+                    found[gpu.uuid] = gpu, handle
+                    memory += readings
+                    continue
+                last_code, why = code, reason(code)
+            except GpuGone:
+                gone, why = gone + 1, "it fell off the bus"
+            if not any(gpu.index == index for gpu in self._known.values()):
+                problems.append(f"GPU {index} does not answer and was never seen: {why}")
+        if count and not found and not gone:
+            raise NvmlGone(last_code)
+        return found, memory, problems
+
+    def _gpu(self, nvml: Any, index: int) -> tuple[int, Gpu | None, Any, list[Memory]]:
+        """NVML's code, and if that is 0 the GPU, its handle and its memory. Raises GpuGone."""
+        query = NvmlQuery(nvml, monotonic_s() + self._per_gpu_s)
+        code, handle = query.answer("nvmlDeviceGetHandleByIndex", index)
+        code, uuid = (code, "") if code else query.answer("nvmlDeviceGetUUID", handle)
+        if code:
+            return code, None, None, []
+        gpu, readings = read_gpu(query, handle, index, str(uuid), patient=self._skipped < _MOST_SKIPPED)
+        gpu = self._in_time(gpu)
+        if query.reset_required:
+            gpu = replace(gpu, health=Health.UNHEALTHY, health_why="the driver wants it to be reset")
+        self._say(gpu)
+        return 0, gpu, handle, readings
+
     def _pairs(self, nvml: Any, found: dict[str, tuple[Gpu, Any]]) -> tuple[GpuPair, ...]:
         """PCIe between every two GPUs that answer; a pair that is refused is left out."""
-        asker = Asker(nvml, monotonic_s() + self._per_gpu_s)
+        query = NvmlQuery(nvml, monotonic_s() + self._per_gpu_s)
         pairs, uuids = [], sorted(found)
         for number, a in enumerate(uuids):
             for b in uuids[number + 1 :]:
                 try:
-                    code, level = asker.answer("nvmlDeviceGetTopologyCommonAncestor", found[a][1], found[b][1])
+                    code, level = query.answer("nvmlDeviceGetTopologyCommonAncestor", found[a][1], found[b][1])
                 except GpuGone:
                     continue
                 if not code and level in _LEVELS:
@@ -160,12 +173,12 @@ class NvmlReader:
         late = {field for field, why in gpu.refused if why == "timeout"}
         if before is None or before.health is Health.LOST or not late:
             return gpu
-        kept = {name: getattr(before, name) for name in ("nvlinks", "fabric", "mig") if name in late}
+        earlier = {name: getattr(before, name) for name in ("nvlinks", "fabric", "mig") if name in late}
         if any(field.startswith("mig.") for field in late):
-            kept["mig"] = before.mig
-        return replace(gpu, **kept)
+            earlier["mig"] = before.mig
+        return replace(gpu, **earlier)
 
-    def _judged(self, gpu: Gpu) -> Gpu:
+    def _with_xids(self, gpu: Gpu) -> Gpu:
         """With the errors seen so far, and unfit because of them if they are the GPU's own."""
         xids = tuple(sorted(self._xids.get(gpu.uuid, {}).values(), key=lambda xid: (xid.at_s, xid.code)))[-_MOST_XIDS:]
         bad = [xid.code for xid in xids if xid.code not in _HARMLESS_XIDS]
@@ -177,23 +190,23 @@ class NvmlReader:
 
     def _take_events(self, nvml: Any, found: dict[str, tuple[Gpu, Any]], now_s: float) -> None:
         """Takes what was queued since the last look; the driver queues, so no thread has to wait for it."""
-        asker = Asker(nvml, monotonic_s() + self._per_gpu_s)
+        query = NvmlQuery(nvml, monotonic_s() + self._per_gpu_s)
         try:
             if self._events is None or self._listening != frozenset(found):
                 self._stop_listening(nvml)  # a GPU that came back is another one to the driver
-                self._events, self._listening = self._listen(asker, found), frozenset(found)
+                self._events, self._listening = self._listen(query, found), frozenset(found)
             if self._events is None:
                 return
             by_handle = {ctypes.cast(handle, ctypes.c_void_p).value: uuid for uuid, (_, handle) in found.items()}
             for _ in range(_MOST_EVENTS):
-                code, event = asker.answer("nvmlEventSetWait_v2", self._events, 0)
+                code, event = query.answer("nvmlEventSetWait_v2", self._events, 0)
                 if code:
                     if code != TIMEOUT:
                         self._stop_listening(nvml)  # made anew at the next look
                     return
                 uuid = by_handle.get(ctypes.cast(event.device, ctypes.c_void_p).value)
                 if uuid is None and event.device:
-                    uuid = asker.answer("nvmlDeviceGetUUID", event.device)[1]  # another handle of the same GPU
+                    uuid = query.answer("nvmlDeviceGetUUID", event.device)[1]  # another handle of the same GPU
                 if uuid in found and event.eventType == _XID:
                     self._note(uuid, int(event.eventData), now_s)
         except GpuGone:
@@ -207,14 +220,14 @@ class NvmlReader:
             except nvml.NVMLError as error:
                 log.debug("the set of events could not be freed: %s", reason(error.value))
 
-    def _listen(self, asker: Asker, found: dict[str, tuple[Gpu, Any]]) -> Any:
-        code, events = asker.answer("nvmlEventSetCreate")
+    def _listen(self, query: NvmlQuery, found: dict[str, tuple[Gpu, Any]]) -> Any:
+        code, events = query.answer("nvmlEventSetCreate")
         if code:
             return None
         for _, handle in found.values():
-            code, supported = asker.answer("nvmlDeviceGetSupportedEventTypes", handle)
+            code, supported = query.answer("nvmlDeviceGetSupportedEventTypes", handle)
             if not code and supported & _XID:
-                asker.answer("nvmlDeviceRegisterEvents", handle, _XID, events)
+                query.answer("nvmlDeviceRegisterEvents", handle, _XID, events)
         return events
 
     def _note(self, uuid: str, code: int, now_s: float) -> None:
@@ -228,8 +241,8 @@ class NvmlReader:
     def _say(self, gpu: Gpu) -> None:
         """Each refusal once for each GPU and field."""
         for field, why in gpu.refused:
-            if (gpu.uuid, field) not in self._said:
-                self._said.add((gpu.uuid, field))
+            if (gpu.uuid, field) not in self._logged:
+                self._logged.add((gpu.uuid, field))
                 log.info("GPU %s does not tell %s: %s", gpu.uuid, field, why)
 
 

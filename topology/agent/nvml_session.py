@@ -176,7 +176,7 @@ class Session:
                 log.debug("NVML could not be shut down")  # it is gone already
 
 
-class Asker:
+class NvmlQuery:
     """Questions about one GPU: the answer, or None and the reason in `refused`."""
 
     def __init__(self, nvml: Any, until_s: float) -> None:

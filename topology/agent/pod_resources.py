@@ -14,8 +14,7 @@ from typing import Any, Final
 import grpc.aio
 
 from topology.agent import podresources_pb2 as wire
-from topology.facts.report import Holding, PodDevices
-from topology.facts.wire import MOST
+from topology.facts.report import MOST_HOLDINGS, Holding, PodDevices
 from topology.units import show_bytes
 
 SOCKET: Final = "/var/lib/kubelet/pod-resources/kubelet.sock"
@@ -42,8 +41,8 @@ class PodResources:
             (holding for pod in listed.pod_resources for holding in _holdings(pod)),
             key=lambda h: (h.namespace, h.pod, h.container, h.resource),
         )
-        if len(holdings) > MOST["holdings"]:
-            raise KubeletSilent(f"the kubelet names {len(holdings)} holdings; at most {MOST['holdings']} are taken")
+        if len(holdings) > MOST_HOLDINGS:
+            raise KubeletSilent(f"the kubelet names {len(holdings)} holdings; at most {MOST_HOLDINGS} are taken")
         return PodDevices(collected_at_s=now_s, holdings=tuple(holdings), allocatable=await self._allocatable())
 
     async def close(self) -> None:

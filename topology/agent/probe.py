@@ -1,9 +1,9 @@
 """EDGE. Probes between agents: one page each way over a warm TCP connection, and the side that answers.
 
 Plain sockets in threads, since an event loop's own turns would be a good part of what is measured. A round is a ping, a
-push and a pull; a few rounds go back to back, then the budget says how long to wait. What is measured is host memory to
-host memory through this process, so it is an upper reading by some tens of microseconds. RDMA is the matter of
-topology/agent/rdma_probe.py.
+push and a pull; a few rounds go back to back, then a bucket of bytes says how long to wait. What is measured is host
+memory to host memory through this process, so it is an upper reading by some tens of microseconds. RDMA is the matter
+of topology/agent/rdma_probe.py.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from topology.bad_input import BadInput
 from topology.clock import monotonic_s, wall_time_s
 from topology.facts import agent_pb2 as wire
 from topology.facts.report import ReachSample
-from topology.measured.budget import Budget
-from topology.measured.probe_stats import WARM_ROUNDS, Round, Summary, of_rounds
+from topology.measured.probe_stats import LINK_SHARE, WARM_ROUNDS, Round, Summary, of_rounds
+from topology.token_bucket import TokenBucket
 
 log = logging.getLogger(__name__)
 
@@ -47,16 +47,17 @@ RDMA, TCP = "rdma", "tcp"
 
 
 def measure(host: str, port: int, size: int, count: int, link_bytes_per_s: float) -> Summary | None:
-    """Probes one peer; blocks as long as the budget wants, at most LIMIT_S. Raises OSError if it does not answer."""
+    """Probes one peer; blocks as LINK_SHARE wants, at most LIMIT_S. Raises OSError if it does not answer."""
     until = monotonic_s() + LIMIT_S
-    budget = Budget(link_bytes_per_s, (TOGETHER + 1) * 2 * size, monotonic_s())
+    turn_bytes = (TOGETHER + 1) * 2 * size
+    bucket = TokenBucket(link_bytes_per_s * LINK_SHARE, turn_bytes, monotonic_s())
     page, into = bytes(size), bytearray(size)
     rounds: list[Round] = []
     with socket.create_connection((host, port), timeout=SILENT_S) as peer:
         peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         peer.sendall(_HELLO.pack(MAGIC, size))
         while len(rounds) < count + WARM_ROUNDS and monotonic_s() < until:
-            wait_s = budget.wait_s((TOGETHER + 1) * 2 * size, monotonic_s())
+            wait_s = bucket.take(monotonic_s(), turn_bytes)
             if monotonic_s() + wait_s > until:
                 break
             time.sleep(wait_s)
@@ -166,7 +167,7 @@ class ProbeRunner:
         self._tell, self._rdma = tell, rdma
         self._link = link_bytes_per_s
         self._orders: asyncio.Queue[wire.ProbeOrder] = asyncio.Queue(maxsize=16)
-        self._told_rdma = False
+        self._logged_rdma = False
         self.made = 0
         self.failed = 0
 
@@ -174,9 +175,9 @@ class ProbeRunner:
         """Orders from the hub; beyond sixteen that wait, more are dropped: the hub asks again."""
         for order in orders.orders[:16]:
             if order.transport == RDMA and self._rdma is None:
-                if not self._told_rdma:
+                if not self._logged_rdma:
                     log.info("RDMA is not probed: no program is named for it")
-                    self._told_rdma = True
+                    self._logged_rdma = True
                 continue
             if order.serve:
                 if order.transport == RDMA and self._rdma is not None:

@@ -24,8 +24,7 @@ from topology.bad_input import BadInput
 from topology.clock import monotonic_s
 from topology.facts import agent_pb2 as wire
 from topology.facts.report import Nic, NodeFacts
-from topology.measured.budget import SHARE
-from topology.measured.probe_stats import ENOUGH_FOR_P99, Summary
+from topology.measured.probe_stats import ENOUGH_FOR_P99, LINK_SHARE, Summary
 
 log = logging.getLogger(__name__)
 
@@ -81,15 +80,15 @@ class RdmaProbe:
         while True:
             began = monotonic_s()
             try:
-                said = await self._run([*arguments, host], RUN_LIMIT_S)
+                output = await self._run([*arguments, host], RUN_LIMIT_S)
                 break
             except OSError:
                 if monotonic_s() > until:
                     raise
                 await asyncio.sleep(AGAIN_S)  # the other side is not there yet
-        found = _summary(said, order.size_bytes)
+        found = _summary(output, order.size_bytes)
         sent = 2 * order.size_bytes * count
-        await asyncio.sleep(max(0.0, sent / (rate * SHARE) - (monotonic_s() - began)))
+        await asyncio.sleep(max(0.0, sent / (rate * LINK_SHARE) - (monotonic_s() - began)))
         return found
 
     async def _serve(self, order: wire.ProbeOrder) -> str:
@@ -109,7 +108,7 @@ class RdmaProbe:
         if not 1 <= order.size_bytes <= MAX_SIZE:
             raise BadInput("size_bytes", order.size_bytes, f"use 1 to {MAX_SIZE}")
         rate = mbps * BYTES_PER_MBIT
-        most = int(REST_LIMIT_S * rate * SHARE / (2 * order.size_bytes))
+        most = int(REST_LIMIT_S * rate * LINK_SHARE / (2 * order.size_bytes))
         count = max(LEAST_ITERATIONS, min(order.count or ENOUGH_FOR_P99, MOST_ITERATIONS, most))
         options = ["-d", nic.name, "-i", number, "-s", order.size_bytes, "-n", count, "-p", port]
         return [*self._command, "-F", *map(str, options)], count, rate
@@ -126,10 +125,10 @@ class RdmaProbe:
         try:
             async with asyncio.timeout(limit_s):
                 assert process.stdout is not None, "asked for"
-                said = b""
-                while len(said) <= MOST_OUTPUT and (more := await process.stdout.read(65536)):
-                    said += more
-                if len(said) > MOST_OUTPUT:
+                output = b""
+                while len(output) <= MOST_OUTPUT and (more := await process.stdout.read(65536)):
+                    output += more
+                if len(output) > MOST_OUTPUT:
                     raise OSError(f"{arguments[0]} says more than {MOST_OUTPUT} bytes")
                 code = await process.wait()
         finally:
@@ -137,7 +136,7 @@ class RdmaProbe:
                 with contextlib.suppress(ProcessLookupError):
                     process.kill()
                 await process.wait()
-        text = said.decode("utf-8", "replace")
+        text = output.decode("utf-8", "replace")
         if code:
             last = " ".join(text.split())[-200:]
             raise OSError(f"{arguments[0]} ended with {code}: {last}")

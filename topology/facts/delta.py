@@ -2,20 +2,31 @@
 
 Decides when a change can be told alone: not when the topology's generation grew, for then things may be gone. It must
 never know how messages travel.
+
+Why there are changes at all: with a full report each time, 5,000 agents that report every 15 s cost the hub 46 % of a
+core and 1.1 GB instead of 26 % and 0.7 GB (`make bench BENCH=hub`; 12,189 bytes a report instead of 142).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Final, TypeVar
+from typing import TypeVar
 
 from topology.bad_input import BadInput
 from topology.facts import agent_pb2 as wire
-from topology.facts import wire as facts_wire
-from topology.facts.report import Gpu, Memory, Nic, NodeFacts, NvmlState, ReachSample
-
-MOST_REACH: Final = facts_wire.MOST["reach"]
+from topology.facts.report import (
+    MOST_MEMORIES,
+    MOST_REACH,
+    Gpu,
+    Memory,
+    Nic,
+    NodeChange,
+    NodeFacts,
+    NvmlState,
+    ReachSample,
+)
+from topology.facts.wire import change_message, read_change
 
 K = TypeVar("K", Gpu, Memory, Nic)
 
@@ -32,39 +43,41 @@ def difference(old: NodeFacts, new: NodeFacts) -> wire.Delta | None:
     pods_same = new.pods is None or (
         old.pods is not None and replace(new.pods, collected_at_s=old.pods.collected_at_s) == old.pods
     )
-    return wire.Delta(
+    change = NodeChange(
         topology_generation=new.state.topology_generation,
         collected_at_s=new.state.collected_at_s,
-        node=None if same_time == old.state else facts_wire.node_message(new.state),
-        gpus=[facts_wire.gpu_message(gpu) for gpu in _changed(old.gpus, new.gpus)],
-        memory=[facts_wire.memory_message(reading) for reading in _changed(old.memory, new.memory)],
-        nics=[facts_wire.nic_message(nic) for nic in _changed(old.nics, new.nics)],
-        pods=None if pods_same or new.pods is None else facts_wire.pods_message(new.pods),
-        reach=[facts_wire.reach_message(sample) for sample in new.reach],
+        state=None if same_time == old.state else new.state,
+        gpus=_changed(old.gpus, new.gpus),
+        memory=_changed(old.memory, new.memory),
+        nics=_changed(old.nics, new.nics),
+        pods=None if pods_same else new.pods,
+        reach=new.reach,
     )
+    return change_message(change)
 
 
 def apply(facts: NodeFacts, delta: wire.Delta) -> NodeFacts:
     """The facts after a change. Raises BadInput if it is about another topology than these facts."""
-    known = facts.state.topology_generation
-    if delta.topology_generation != known:
-        raise BadInput("topology_generation", delta.topology_generation, f"the last full report had {known}")
-    if delta.HasField("node"):
-        state = facts_wire.read_node(delta.node)
-        if state.topology_generation != known:
-            raise BadInput("node.topology_generation", state.topology_generation, "it grows with a full report only")
-    else:
-        now_s = facts_wire.time_s("collected_at_s", delta.collected_at_s)
+    known, change = facts.state.topology_generation, read_change(delta)
+    if change.topology_generation != known:
+        raise BadInput("topology_generation", change.topology_generation, f"the last full report had {known}")
+    if change.state is None:
+        now_s = change.collected_at_s
         good_at_s = now_s if facts.state.nvml is NvmlState.OK else facts.state.nvml_good_at_s
         state = replace(facts.state, collected_at_s=now_s, nvml_good_at_s=good_at_s)
+    elif change.state.topology_generation == known:
+        state = change.state
+    else:
+        found = change.state.topology_generation
+        raise BadInput("node.topology_generation", found, "it grows with a full report only")
     return replace(
         facts,
         state=state,
-        gpus=_merged("gpus", facts.gpus, [facts_wire.read_gpu(gpu) for gpu in delta.gpus]),
-        memory=_merged("memory", facts.memory, [facts_wire.read_memory(m) for m in delta.memory], new_too=True),
-        nics=_merged("nics", facts.nics, [facts_wire.read_nic(nic) for nic in delta.nics]),
-        pods=facts_wire.read_pods(delta.pods) if delta.HasField("pods") else facts.pods,
-        reach=_measured(facts.reach, facts_wire.read_reach(delta.reach)),
+        gpus=_merged("gpus", facts.gpus, change.gpus),
+        memory=_merged("memory", facts.memory, change.memory, most=MOST_MEMORIES),
+        nics=_merged("nics", facts.nics, change.nics),
+        pods=change.pods or facts.pods,
+        reach=_measured(facts.reach, change.reach),
     )
 
 
@@ -87,19 +100,20 @@ def _keys(values: Sequence[K]) -> list[str]:
     return [_key(value) for value in values]
 
 
-def _changed(old: Sequence[K], new: Sequence[K]) -> list[K]:
+def _changed(old: Sequence[K], new: Sequence[K]) -> tuple[K, ...]:
     before = {_key(value): value for value in old}
-    return [value for value in new if before.get(_key(value)) != value]
+    return tuple(value for value in new if before.get(_key(value)) != value)
 
 
-def _merged(field: str, old: tuple[K, ...], new: Sequence[K], *, new_too: bool = False) -> tuple[K, ...]:
+def _merged(field: str, old: tuple[K, ...], new: Sequence[K], *, most: int = 0) -> tuple[K, ...]:
+    """`most` above 0: what is not known yet is added, up to so many."""
     if not new:
         return old
     found = {_key(value): value for value in old}
     for value in new:
-        if not new_too and _key(value) not in found:
+        if not most and _key(value) not in found:
             raise BadInput(field, _key(value), "a change names what the last full report named")
         found[_key(value)] = value
-    if len(found) > facts_wire.MOST[field]:
-        raise BadInput(field, f"{len(found)} entries", f"at most {facts_wire.MOST[field]} are taken")
+    if most and len(found) > most:
+        raise BadInput(field, f"{len(found)} entries", f"at most {most} are taken")
     return tuple(found[key] for key in sorted(found))

@@ -25,20 +25,20 @@ def written(node: str, facts: NodeFacts, ages: PartAges) -> bytes:
     message = facts_wire.full_message(facts)
     message.ClearField("pods")
     message.ClearField("reach")
-    said = {
+    answer = {
         "node": node,
         "ages": {p.value: {"age_s": round(ages[p].age_s, 3), "freshness": ages[p].freshness.value} for p in _SHOWN},
         "facts": json_format.MessageToDict(message, preserving_proto_field_name=True),
     }
-    return json.dumps(said).encode()
+    return json.dumps(answer).encode()
 
 
 def read(body: bytes) -> tuple[str, NodeFacts, PartAges]:
     """What `written` wrote. Raises BadInput for anything else."""
     try:
-        said: dict[str, Any] = json.loads(body)
-        node, message = said["node"], json_format.ParseDict(said["facts"], wire.Full(), ignore_unknown_fields=True)
-        ages = {p: PartAge(float(a["age_s"]), Freshness(a["freshness"])) for p, a in _known(said["ages"])}
+        answer: dict[str, Any] = json.loads(body)
+        node, message = answer["node"], json_format.ParseDict(answer["facts"], wire.Full(), ignore_unknown_fields=True)
+        ages = {p: PartAge(float(a["age_s"]), Freshness(a["freshness"])) for p, a in _known(answer["ages"])}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, json_format.ParseError) as error:
         raise BadInput("the controller's answer", type(error).__name__, "it is no report of a node's facts") from None
     if not isinstance(node, str):

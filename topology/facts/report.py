@@ -1,16 +1,42 @@
 """What an agent knows of its node: GPUs, links, MIG, fabric, NICs, who holds which device. Values, nothing else.
 
-The wire form of the same is `agent.proto`, which has the unit and the meaning of every field. `None` means "not
-known" and never "zero"; why a GPU's field is not known stands in `Gpu.refused`.
+The wire form of the same is `agent.proto`, which has the unit and the meaning of every field; topology/facts/wire.py
+turns one into the other by the fields' names, types and the bounds declared here. `None` means "not known" and never
+"zero"; why a GPU's field is not known stands in `Gpu.refused`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Annotated, Final
 
+MOST_MEMORIES: Final = 128 * 9  # a GPU and up to eight MIG instances each
+MOST_REACH: Final = 20_000
+MOST_PROBLEMS: Final = 64
+MOST_HOLDINGS: Final = 20_000
 NO_CLUSTER: Final = "00000000-0000-0000-0000-000000000000"  # NVML's answer where no multi-node domain is set up
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """At most so many entries in a repeated field; with a `key`, that field of an entry is there and comes once."""
+
+    count: int
+    key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Below:
+    """A number from 0 up to, and without, `limit`."""
+
+    limit: float
+    meaning: str
+
+
+WallTime = Annotated[float, Below(1e11, "seconds since 1970")]
+PciPath = Annotated[tuple[str, ...], Most(32)]
+DeviceIds = Annotated[tuple[str, ...], Most(20_000)]
 
 
 class NvmlState(StrEnum):
@@ -135,7 +161,7 @@ class MigProfile:
     most_instances: int | None = None
     remaining: int | None = None
     memory_bytes: int | None = None
-    placements: tuple[tuple[int, int], ...] = ()
+    placements: Annotated[tuple[tuple[int, int], ...], Most(16)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,8 +170,8 @@ class Mig:
 
     enabled: bool
     enabled_after_reset: bool | None = None
-    instances: tuple[MigInstance, ...] = ()
-    profiles: tuple[MigProfile, ...] = ()
+    instances: Annotated[tuple[MigInstance, ...], Most(16)] = ()
+    profiles: Annotated[tuple[MigProfile, ...], Most(64)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,12 +194,12 @@ class Gpu:
     health: Health = Health.HEALTHY
     health_why: str | None = None
     numa_node: int | None = None
-    pci_path: tuple[str, ...] = ()
-    nvlinks: tuple[NvLink, ...] = ()
+    pci_path: PciPath = ()
+    nvlinks: Annotated[tuple[NvLink, ...], Most(64)] = ()
     fabric: Fabric | None = None
     mig: Mig | None = None
-    xids: tuple[Xid, ...] = ()
-    refused: tuple[tuple[str, str], ...] = ()  # (field, reason)
+    xids: Annotated[tuple[Xid, ...], Most(32)] = ()
+    refused: Annotated[tuple[tuple[str, str], ...], Most(64)] = ()  # (field, reason)
     bar1_total_bytes: int | None = None
     architecture: str | None = None
 
@@ -220,12 +246,12 @@ class Nic:
 
     name: str
     rdma: bool
-    interfaces: tuple[str, ...] = ()
+    interfaces: Annotated[tuple[str, ...], Most(32)] = ()
     bus_id: str | None = None
     numa_node: int | None = None
-    pci_path: tuple[str, ...] = ()
-    ports: tuple[NicPort, ...] = ()
-    gpus: tuple[tuple[str, Distance], ...] = ()
+    pci_path: PciPath = ()
+    ports: Annotated[tuple[NicPort, ...], Most(8)] = ()
+    gpus: Annotated[tuple[tuple[str, Distance], ...], Most(128)] = ()
     guid: str | None = None
 
 
@@ -237,16 +263,16 @@ class Holding:
     pod: str
     container: str
     resource: str
-    device_ids: tuple[str, ...]
+    device_ids: DeviceIds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodDevices:
     """What the kubelet says; `allocatable` is (resource, device ids): the capacity, not what is free."""
 
-    collected_at_s: float
-    holdings: tuple[Holding, ...] = ()
-    allocatable: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    collected_at_s: WallTime
+    holdings: Annotated[tuple[Holding, ...], Most(MOST_HOLDINGS)] = ()
+    allocatable: Annotated[tuple[tuple[str, DeviceIds], ...], Most(1_000)] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,27 +286,27 @@ class ReachSample:
     p999_us: float
     count: int
     transport: str
-    measured_at_s: float
+    measured_at_s: WallTime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeState:
     """The node as a whole. Times are wall times of the agent's clock."""
 
-    collected_at_s: float
+    collected_at_s: WallTime
     topology_generation: int
     nvml: NvmlState
     nvml_problem: str | None = None
-    nvml_good_at_s: float | None = None
+    nvml_good_at_s: WallTime | None = None
     driver_version: str | None = None
     cuda_driver_version: int | None = None
     nvidia_peermem: bool | None = None
     dma_buf: bool | None = None
-    problems: tuple[str, ...] = ()
+    problems: Annotated[tuple[str, ...], Most(MOST_PROBLEMS)] = ()
     system_memory_total_bytes: int | None = None
     system_memory_available_bytes: int | None = None
-    network_good_at_s: float | None = None  # while sysfs is silent: when it answered last
-    pods_good_at_s: float | None = None  # the same of the kubelet
+    network_good_at_s: WallTime | None = None  # while sysfs is silent: when it answered last
+    pods_good_at_s: WallTime | None = None  # the same of the kubelet
     rdma_probe_port: int | None = None  # where a program for probes over RDMA can be met
 
     @property
@@ -290,14 +316,34 @@ class NodeState:
         return any(known) if known else None
 
 
+Gpus = Annotated[tuple[Gpu, ...], Most(128, key="uuid")]
+Memories = Annotated[tuple[Memory, ...], Most(MOST_MEMORIES, key="uuid")]
+Nics = Annotated[tuple[Nic, ...], Most(256, key="name")]
+ReachSamples = Annotated[tuple[ReachSample, ...], Most(MOST_REACH)]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
     """Everything one agent reports, each tuple sorted by its key."""
 
     state: NodeState
-    gpus: tuple[Gpu, ...] = ()
-    memory: tuple[Memory, ...] = ()
-    pairs: tuple[GpuPair, ...] = ()
-    nics: tuple[Nic, ...] = ()
+    gpus: Gpus = ()
+    memory: Memories = ()
+    pairs: Annotated[tuple[GpuPair, ...], Most(128 * 127 // 2)] = ()
+    nics: Nics = ()
     pods: PodDevices | None = None
-    reach: tuple[ReachSample, ...] = ()
+    reach: ReachSamples = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeChange:
+    """What is new since the report before; `state` is None if nothing but its times changed."""
+
+    topology_generation: int
+    collected_at_s: WallTime
+    state: NodeState | None = None
+    gpus: Gpus = ()
+    memory: Memories = ()
+    nics: Nics = ()
+    pods: PodDevices | None = None
+    reach: ReachSamples = ()

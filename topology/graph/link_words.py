@@ -10,6 +10,7 @@ to worst (NVIDIA/nccl src/graph/topo.h), agrees with it.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 SELF: Final = "X"
@@ -73,3 +74,27 @@ def agreed(one: str, other: str) -> str | None:
     if nvlinks(one) and nvlinks(other):
         return nvlink(min(nvlinks(one), nvlinks(other)))
     return None
+
+
+def pcie_word(above_a: Sequence[str], above_b: Sequence[str], *, trusted: bool = True) -> str:
+    """The word for two devices of one PCI tree; each sequence is what is above one, its processor first, then bridges
+    downwards.
+
+    Rule (the legend, and NVIDIA/nccl src/graph/paths.cc): one bridge between them is PIX, several PXB, only the
+    processor in common PHB, different processors SYS. A tree that a virtual machine made up says nothing: with an
+    unknown NUMA node and no bridge anywhere the answer is `unknown`, not the nearest word. `trusted` is False where
+    the processor's NUMA node is not known.
+    """
+    if not above_a or not above_b:
+        return UNKNOWN
+    if above_a[0] != above_b[0]:
+        return SYS if trusted else UNKNOWN
+    common = 0
+    for a, b in zip(above_a, above_b, strict=False):
+        if a != b:
+            break
+        common += 1
+    if common == 1:
+        return PHB if trusted else UNKNOWN
+    bridges = (len(above_a) - common) + (len(above_b) - common) + 1
+    return PIX if bridges == 1 else PXB

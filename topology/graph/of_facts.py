@@ -27,7 +27,7 @@ def of_facts(node: str, facts: NodeFacts) -> Topology:
     domains = {gpu.fabric.domain if gpu.fabric else None for gpu in facts.gpus}
     key = domains.pop() if len(domains) == 1 else None
     build.part(Part(node, PartKind.HOST, domain=f"{key[0]}.{key[1]}" if key else ""))
-    names = _names(facts.gpus)
+    names = gpu_names(facts.gpus)
     for gpu in facts.gpus:
         inside = _above(node, gpu, build)
         build.part(Part(names[gpu.uuid], PartKind.GPU, inside, numa=gpu.numa_node, device=gpu.bus_id or ""))
@@ -43,7 +43,8 @@ def of_facts(node: str, facts: NodeFacts) -> Topology:
     return build.build()
 
 
-def _names(gpus: Sequence[Gpu]) -> dict[str, str]:
+def gpu_names(gpus: Sequence[Gpu]) -> dict[str, str]:
+    """Names of GPUs in the graph, by UUID: `GPU0` by the index, the UUID where the index is not known or not unique."""
     indexes = [gpu.index for gpu in gpus]
     return {
         gpu.uuid: f"GPU{gpu.index}" if gpu.index is not None and indexes.count(gpu.index) == 1 else gpu.uuid

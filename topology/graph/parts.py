@@ -1,14 +1,14 @@
 """The graph of a machine or a cluster, whatever file or report it came from: parts, what is inside what, links.
 
-It decides what a topology is made of and how it is bounded while it is built. A `Topology` is a plain value; networkx
-comes in where paths are explained (`to_networkx`), arrays where many are scored (topology/graph/arrays.py). It must
-never know a file format.
+It decides what a topology is made of and how it is bounded while it is built. A `Topology` is one networkx graph:
+readers and agents build it, domains (topology/graph/network_map.py), paths (topology/graph/hops.py) and exports come
+from it. It must never know a file format.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Final
 
@@ -21,6 +21,8 @@ MAX_LINKS: Final = 500_000
 MAX_NAME_CHARS: Final = 253  # a Kubernetes node name (RFC 1123 subdomain)
 MAX_WARNINGS: Final = 50
 MAX_DEPTH: Final = 32
+INSIDE: Final = "in"
+"""The kind of an edge that says no more than that one part is inside the other."""
 _WARNING_CHARS: Final = 600
 
 
@@ -61,6 +63,9 @@ class Part:
     region: str = ""
 
 
+_OPTIONAL: Final = tuple(each.name for each in fields(Part) if each.name not in ("name", "kind"))
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
     """What joins two parts, in the words of topology/graph/link_words.py; `count` parallel cables."""
@@ -73,16 +78,66 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Everything one source said. Names are unique; links name parts that exist, each pair once, in source order."""
+    """Everything one source said: an undirected graph that nobody changes, by the names of the parts.
+
+    Nodes have the fields of `Part` that are known, `kind` as a word; edges have the `kind` and `count` of `Link`. A
+    part also has an edge to what it is inside of, of kind `in` where no link joins the two. `pairs` are the links, each
+    once, in the order and the direction of the source.
+    """
 
     source: str
-    parts: tuple[Part, ...]
-    links: tuple[Link, ...]
+    graph: nx.Graph[str]
+    pairs: tuple[tuple[str, str], ...] = ()
     warnings: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, source: str, parts: Iterable[Part], links: Iterable[Link] = (), warnings: tuple[str, ...] = ()
+    ) -> Topology:
+        """The graph of these parts and links, whose ends and insides are all among the parts."""
+        graph: nx.Graph[str] = nx.Graph(source=source)
+        graph.add_nodes_from((part.name, _known(part)) for part in parts)
+        graph.add_edges_from(nx.get_node_attributes(graph, "inside").items(), kind=INSIDE)
+        pairs = []
+        for link in links:
+            graph.add_edge(link.a, link.b, kind=link.kind, count=link.count)
+            pairs.append((link.a, link.b))
+        return cls(source, nx.freeze(graph), tuple(pairs), warnings)
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """All parts, in source order."""
+        return tuple(self.part(name) for name in self.graph)
+
+    @property
+    def links(self) -> tuple[Link, ...]:
+        """All links, in source order."""
+        return tuple(Link(a, b, **self.graph.edges[a, b]) for a, b in self.pairs)
+
+    @property
+    def kinds(self) -> dict[str, str]:
+        """Each part's kind as a word, by name, in source order."""
+        return nx.get_node_attributes(self.graph, "kind")
+
+    def part(self, name: str) -> Part:
+        """The part of this name. Raises KeyError without one."""
+        known = self.graph.nodes[name]
+        return Part(name, **{**known, "kind": PartKind(known["kind"])})
 
     def of_kind(self, *kinds: PartKind) -> tuple[Part, ...]:
         """The parts of these kinds, in source order."""
-        return tuple(part for part in self.parts if part.kind in kinds)
+        words = {kind.value for kind in kinds}
+        return tuple(self.part(name) for name, kind in self.kinds.items() if kind in words)
+
+
+def _known(part: Part) -> dict[str, str | int]:
+    """The fields of a part that say something, as a graph holds them."""
+    known: dict[str, str | int] = {"kind": part.kind.value}
+    for name in _OPTIONAL:
+        value = getattr(part, name)
+        if value is not None and value != "":
+            known[name] = value
+    return known
 
 
 @dataclass(slots=True)
@@ -155,7 +210,7 @@ class TopologyBuilder:
                 if end not in self.parts:
                     raise BadInput("link to", end, "the file does not say what that is")
         more = (f"{self._unsaid} more warnings like these",) if self._unsaid else ()
-        return Topology(self.source, tuple(self.parts.values()), tuple(self._links.values()), (*self._warnings, *more))
+        return Topology.of(self.source, self.parts.values(), self._links.values(), (*self._warnings, *more))
 
 
 def bad(line: int, what: str, value: object, allowed: str) -> BadInput:
@@ -169,21 +224,7 @@ def check_name(name: str, line: int) -> None:
         raise bad(line, "name", name, f"a name is 1 to {MAX_NAME_CHARS} printable characters")
 
 
-def above(topology_parts: dict[str, Part], part: Part) -> Iterator[Part]:
-    """What contains a part, narrowest first."""
-    while part.inside:
-        part = topology_parts[part.inside]
-        yield part
-
-
-def to_networkx(topology: Topology) -> nx.Graph[str]:
-    """For explaining: nodes have `kind` and `numa`, edges `kind`: a link word, or `in` where one contains the other."""
-    graph: nx.Graph[str] = nx.Graph(source=topology.source)
-    for part in topology.parts:
-        graph.add_node(part.name, kind=part.kind.value, numa=part.numa)
-    for part in topology.parts:
-        if part.inside:
-            graph.add_edge(part.name, part.inside, kind="in", count=1)
-    for link in topology.links:
-        graph.add_edge(link.a, link.b, kind=link.kind, count=link.count)
-    return graph
+def enclosing(graph: nx.Graph[str], name: str) -> Iterator[str]:
+    """Names of what contains a part, narrowest first."""
+    while name := graph.nodes[name].get("inside", ""):
+        yield name

@@ -1,18 +1,17 @@
-"""A topology in words: the matrix in `nvidia-smi topo -m`'s own, a tree, one line of numbers, and JSON.
+"""A topology in words: the matrix in `nvidia-smi topo -m`'s own, a tree, one line of numbers.
 
-It decides the layout and nothing else. The JSON is a contract (docs/topology.md): `gpus`, `nics`, `links` and
-`warnings` are always there, what a source cannot say is null or an empty list.
+It decides the layout and nothing else.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 from topology.bad_input import BadInput
 from topology.graph.link_words import HOP, NODE, PHB, PIX, PXB, SELF, SYS, UNKNOWN, rank
-from topology.graph.parts import NETWORK_SWITCHES, Part, PartKind, Topology, above
+from topology.graph.parts import NETWORK_SWITCHES, Part, PartKind, Topology, enclosing
 
 _SHOWN_CHILDREN: Final = 16  # of one leaf switch; the rest are counted
 _MATRIX_DEVICES: Final = 64
@@ -29,46 +28,6 @@ _LEGEND: Final = {
     PIX: "through at most one PCIe switch",
     UNKNOWN: "not said by the source",
 }
-
-
-def as_dict(topology: Topology) -> dict[str, Any]:
-    """The JSON form."""
-    return {
-        "format": topology.source,
-        "gpus": [
-            {"name": part.name, "numa": part.numa, "device": part.device or None, "inside": part.inside or None}
-            for part in topology.of_kind(PartKind.GPU)
-        ],
-        "nics": [
-            {"name": part.name, "numa": part.numa, "device": part.device or None, "inside": part.inside or None}
-            for part in topology.of_kind(PartKind.NIC)
-        ],
-        "links": [
-            {"a": link.a, "b": link.b, "kind": link.kind, **({"count": link.count} if link.kind == HOP else {})}
-            for link in topology.links
-        ],
-        "warnings": list(topology.warnings),
-        "hosts": [
-            {
-                "name": part.name,
-                "inside": part.inside or None,
-                "nvlink_domain": part.domain or None,
-                "zone": part.zone or None,
-                "region": part.region or None,
-            }
-            for part in topology.of_kind(PartKind.HOST)
-        ],
-        "switches": [
-            {
-                "name": part.name,
-                "kind": part.kind.value,
-                "inside": part.inside or None,
-                "zone": part.zone or None,
-                "region": part.region or None,
-            }
-            for part in topology.of_kind(*NETWORK_SWITCHES, PartKind.NVSWITCH, PartKind.PCIE_SWITCH)
-        ],
-    }
 
 
 def summary(topology: Topology) -> str:
@@ -214,21 +173,21 @@ def around(topology: Topology, node: str) -> Topology:
 
     A source that knows one machine only and does not name it is returned as it is.
     """
-    hosts = {part.name: part for part in topology.of_kind(PartKind.HOST)}
+    hosts = {part.name for part in topology.of_kind(PartKind.HOST)}
     if not hosts:
         return topology
     if node not in hosts:
         raise BadInput("--node", node, f"{topology.source} names {_many(len(hosts), 'host')}, and not this one")
-    by_name = {part.name: part for part in topology.parts}
-    kept = {node, *(part.name for part in above(by_name, hosts[node]))}
-    kept.update(part.name for part in topology.parts if any(up.name == node for up in above(by_name, part)))
-    for link in topology.links:  # the switches that its cables end in, also where they are several
-        for end, other in ((link.a, link.b), (link.b, link.a)):
-            if (end == node or by_name[end].inside == node) and by_name[other].kind in NETWORK_SWITCHES:
-                kept.add(other)
-    return Topology(
+    graph = topology.graph
+    shown = {node, *enclosing(graph, node), *(name for name in graph if node in enclosing(graph, name))}
+    switches = {part.name for part in topology.of_kind(*NETWORK_SWITCHES)}
+    for pair in topology.pairs:  # the switches that its cables end in, also where they are several
+        for end, other in (pair, pair[::-1]):
+            if other in switches and (end == node or graph.nodes[end].get("inside") == node):
+                shown.add(other)
+    return Topology.of(
         topology.source,
-        tuple(part for part in topology.parts if part.name in kept),
-        tuple(link for link in topology.links if link.a in kept and link.b in kept),
+        (part for part in topology.parts if part.name in shown),
+        (link for link in topology.links if link.a in shown and link.b in shown),
         topology.warnings,
     )

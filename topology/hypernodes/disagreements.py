@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 
+from topology.cluster.domain_sources import Sources
 from topology.labels import ACCELERATOR, NVLINK_CLIQUE
 from topology.objects import Node
 from topology.reach.domains import chain_of
 from topology.reach.label_schemes import place_of
-from topology.reach.sources import Sources
 
 
 def disagreements(nodes: Sequence[Node], sources: Sources) -> tuple[str, ...]:

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
+from topology.cluster.domain_sources import NO_SOURCES, Sources
 from topology.hypernodes.plan import plan_hypernodes
 from topology.labels import CLIQUE, IN_LEAF, IN_SPINE
 from topology.objects import Node
-from topology.reach.sources import NO_SOURCES, Sources
 
 KEYS: Final[Mapping[str, str]] = {"clique": CLIQUE, "leaf": IN_LEAF, "spine": IN_SPINE}
 """By the name of a HyperNode's tier. Zones have a label already."""

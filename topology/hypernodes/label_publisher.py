@@ -10,10 +10,10 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any, Final, Protocol
 
+from topology.cluster.domain_sources import Sources
 from topology.hypernodes.label_plan import KEYS, ours_on, plan_labels
 from topology.kube.errors import ApiError
 from topology.objects import Node
-from topology.reach.sources import Sources
 
 log = logging.getLogger(__name__)
 

@@ -1,6 +1,7 @@
 """Which HyperNodes a cluster should have: a tree of NVLink cliques, leaves, spines and zones, for Volcano's own plugin.
 
-Nodes are where labels, a topology file and agents say (topology/reach/sources.py); HyperNodes of others are no source.
+Nodes are where labels, a topology file and agents say (topology/cluster/domain_sources.py); HyperNodes of others are no
+source.
 
 Rules of this file. (1) A tree by construction: each group of a level gets one parent on the next level, so there are
 never two parents (which would stop all of Volcano's topology jobs) and never a cycle. (2) Every GPU node is in exactly
@@ -23,10 +24,10 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
+from topology.cluster.domain_sources import NO_SOURCES, Sources
 from topology.labels import MANAGED_BY, MANAGER
 from topology.objects import HyperNode, Node
 from topology.reach.domains import DomainChain
-from topology.reach.sources import NO_SOURCES, Sources
 
 LEVELS: Final = ("fabric", "leaf", "spine", "zone")
 TIER_OF: Final = {level: at for at, level in enumerate(LEVELS, start=1)}

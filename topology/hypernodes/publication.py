@@ -11,10 +11,10 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Final, Protocol
 
+from topology.cluster.domain_sources import Sources
 from topology.hypernodes.disagreements import disagreements
 from topology.kube.errors import ApiFailure
 from topology.objects import Node
-from topology.reach.sources import Sources
 
 log = logging.getLogger(__name__)
 

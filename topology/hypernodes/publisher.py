@@ -10,10 +10,10 @@ import logging
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final, Protocol
 
+from topology.cluster.domain_sources import Sources
 from topology.hypernodes.plan import plan_hypernodes
 from topology.hypernodes.steps import Apply, steps
 from topology.objects import HyperNode, Node
-from topology.reach.sources import Sources
 
 log = logging.getLogger(__name__)
 

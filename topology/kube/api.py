@@ -135,21 +135,17 @@ class KubeApi:
         for attempt in range(1, _TRIES + 1):
             try:
                 return await self._once(method, path, body, content_type, params, timeout_s, brief)
-            except ApiError as error:
-                if error.status == 401 and not renewed and attempt < _TRIES:
+            except (ApiError, ApiUnreachable) as error:
+                if attempt == _TRIES:
+                    raise
+                if isinstance(error, ApiError) and error.status == 401 and not renewed:
                     renewed = True
                     await self._access.renew_now()
                     continue
-                asked_s = error.retry_after_s or 0.0
-                again = error.status == 429 or (error.status >= 500 and retry >= Retry.REPEATABLE)
-                if attempt == _TRIES or not again or asked_s > _RETRY_AFTER_CAP_S:
+                asked_s = _repeat_after_s(error, retry)
+                if asked_s is None:
                     raise
-                pause_s = asked_s + self._jitter_s(attempt)
-            except ApiUnreachable as error:
-                if attempt == _TRIES or retry < (Retry.REPEATABLE if error.sent else Retry.UNSENT):
-                    raise
-                pause_s = self._jitter_s(attempt)
-            await asyncio.sleep(pause_s)
+            await asyncio.sleep(asked_s + self._jitter_s(attempt))
         raise AssertionError("the last try returns or raises")
 
     async def get(self, path: str, *, params: Mapping[str, str] | None = None, timeout_s: float = 10.0) -> bytes:
@@ -336,6 +332,15 @@ class KubeApi:
 
     def _jitter_s(self, attempt: int) -> float:
         return self._rng.uniform(0.0, min(_PAUSE_CAP_S, _PAUSE_FIRST_S * 2.0**attempt))
+
+
+def _repeat_after_s(error: ApiError | ApiUnreachable, retry: Retry) -> float | None:
+    """How long the server wants us to wait before the call is repeated; None if it must not be."""
+    if isinstance(error, ApiError):
+        asked_s = error.retry_after_s or 0.0
+        again = error.status == 429 or (error.status >= 500 and retry >= Retry.REPEATABLE)
+        return asked_s if again and asked_s <= _RETRY_AFTER_CAP_S else None
+    return 0.0 if retry >= (Retry.REPEATABLE if error.sent else Retry.UNSENT) else None
 
 
 def _watched_socket(address: tuple[Any, ...]) -> socket.socket:

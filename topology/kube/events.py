@@ -27,6 +27,7 @@ import msgspec
 from topology.clock import monotonic_s, rfc3339_seconds, wall_time_s
 from topology.kube.api import KubeApi
 from topology.kube.errors import ApiError, ApiFailure
+from topology.token_bucket import TokenBucket
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +123,7 @@ class EventSink:
         self._something = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
-        self._tokens, self._filled_s = float(self._settings.burst), monotonic_s()
+        self._bucket = TokenBucket(self._settings.per_second, self._settings.burst, monotonic_s())
         self.posted = 0  # written: created or repeated
         self.suppressed = 0  # a repeat within its window
         self.dropped: Counter[str] = Counter()  # why -> how many
@@ -182,7 +183,7 @@ class EventSink:
         """Writes queued Events, one after the other, until cancelled."""
         while True:
             await self._something.wait()
-            await self._token()
+            await asyncio.sleep(self._bucket.take(monotonic_s()))
             if (waiting := await self._next()) is None:
                 continue
             try:
@@ -259,18 +260,6 @@ class EventSink:
             if not self._waiting:
                 self._something.clear()
             return chosen
-
-    async def _token(self) -> None:
-        """Waits for leave to write once (token bucket)."""
-        settings = self._settings
-        while True:
-            now_s = monotonic_s()
-            self._tokens = min(float(settings.burst), self._tokens + (now_s - self._filled_s) * settings.per_second)
-            self._filled_s = now_s
-            if self._tokens >= 1.0:
-                self._tokens -= 1.0
-                return
-            await asyncio.sleep((1.0 - self._tokens) / settings.per_second)
 
     async def _write(self, waiting: _Waiting) -> None:
         known = self._known.get(waiting.name) or _Known(waiting.since_s)

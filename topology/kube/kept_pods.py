@@ -55,6 +55,7 @@ class KeptPods:
             metadata,
             namespace=self._name(metadata.namespace),
             labels=self._part(metadata.labels),
+            annotations=self._part(metadata.annotations),
             owner_references=self._part(metadata.owner_references),
         )
 
@@ -71,14 +72,16 @@ class KeptPods:
         )
 
     def _spec(self, spec: PodSpec, ours: bool) -> PodSpec:
-        """The same parts for every pod of a template: such pods differ in their node alone."""
-        key = ours, msgspec.json.encode(replace(spec, node_name=""))
+        """One object for every pod of a template that has no node yet (`Pod.equivalence_class`), and the same parts for
+        the others: such pods differ in their node alone."""
+        pending = replace(spec, node_name="")
+        key = ours, msgspec.json.encode(pending)
         template = self._specs.get(key)
         if template is None:
             if len(self._specs) >= _SHARED_LIMIT:
                 self._specs.clear()
-            template = self._specs[key] = self._template(spec if ours else _asking(spec))
-        return replace(template, node_name=self._name(spec.node_name))
+            template = self._specs[key] = self._template(pending if ours else _asking(pending))
+        return replace(template, node_name=self._name(spec.node_name)) if spec.node_name else template
 
     def _template(self, spec: PodSpec) -> PodSpec:
         # Some templates put the pod's own name into its arguments: what they ask for is shared all the same.

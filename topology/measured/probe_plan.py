@@ -8,6 +8,7 @@ them. (3) Pure: time comes in. What is under way is forgotten after LOST_S: an a
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -33,7 +34,7 @@ class Order:
 
 
 @dataclass(slots=True)
-class _Turn:
+class _PairTurn:
     """Where the turns of one pair of domains stand."""
 
     asked_s: float = float("-inf")
@@ -46,8 +47,8 @@ class ProbePlan:
 
     every_s: float
     counts: Callable[[str, str], bool] = lambda _a, _b: True
-    _turns: dict[tuple[Domain, Domain], _Turn] = field(default_factory=dict)
-    _under_way: dict[tuple[str, str], tuple[float, _Turn]] = field(default_factory=dict)
+    _turns: dict[tuple[Domain, Domain], _PairTurn] = field(default_factory=dict)
+    _under_way: dict[tuple[str, str], tuple[float, _PairTurn]] = field(default_factory=dict)
 
     def done(self, node: str, peer: str) -> None:
         """The probe ended. Unknown ones are no error."""
@@ -55,25 +56,19 @@ class ProbePlan:
 
     def failed(self, node: str, peer: str) -> None:
         """The order could not be given: the next pair in turn may be asked at once."""
-        _, turn = self._under_way.pop((node, peer), (0.0, _Turn()))
+        _, turn = self._under_way.pop((node, peer), (0.0, _PairTurn()))
         turn.asked_s = float("-inf")
 
     def due(self, nodes: Mapping[str, DomainChain], now_s: float) -> list[Order]:
         """What to order now, among nodes that have an agent to ask and to answer. They count as under way."""
-        for pair in [pair for pair, (since, _) in self._under_way.items() if now_s - since > LOST_S]:
-            del self._under_way[pair]
-        busy = {name for pair in self._under_way for name in pair}
-        load: dict[Domain, int] = {}
-        for pair in self._under_way:
-            for domain in {_path(nodes[name]) for name in pair if name in nodes}:
-                load[domain] = load.get(domain, 0) + 1
+        busy, load = self._occupied(nodes, now_s)
         groups = _groups(nodes)
         for gone in self._turns.keys() - groups.keys():
             del self._turns[gone]
         orders: list[Order] = []
-        waiting = sorted(groups, key=lambda key: (self._turns.get(key, _Turn()).asked_s, key))
+        waiting = sorted(groups, key=lambda key: (self._turns.get(key, _PairTurn()).asked_s, key))
         for key in waiting:
-            turn = self._turns.setdefault(key, _Turn())
+            turn = self._turns.setdefault(key, _PairTurn())
             if now_s - turn.asked_s < self.every_s / PAIRS or len(orders) >= MOST_AT_ONCE:
                 continue
             order = self._pick(groups[key], turn, busy, load, nodes)
@@ -81,18 +76,26 @@ class ProbePlan:
                 continue
             turn.asked_s = now_s
             busy |= {order.node, order.peer}
-            for domain in {_path(nodes[order.node]), _path(nodes[order.peer])}:
-                load[domain] = load.get(domain, 0) + 1
+            load.update({_path(nodes[order.node]), _path(nodes[order.peer])})
             self._under_way[order.node, order.peer] = now_s, turn
             orders.append(order)
         return orders
 
+    def _occupied(self, nodes: Mapping[str, DomainChain], now_s: float) -> tuple[set[str], Counter[Domain]]:
+        """Nodes in a probe, and how many probes each domain is in. What is under way too long is forgotten first."""
+        self._under_way = {pair: begun for pair, begun in self._under_way.items() if now_s - begun[0] <= LOST_S}
+        busy = {name for pair in self._under_way for name in pair}
+        load: Counter[Domain] = Counter()
+        for pair in self._under_way:
+            load.update({_path(nodes[name]) for name in pair if name in nodes})
+        return busy, load
+
     def _pick(
         self,
         ends: tuple[Sequence[str], Sequence[str]],
-        turn: _Turn,
+        turn: _PairTurn,
         busy: set[str],
-        load: Mapping[Domain, int],
+        load: Counter[Domain],
         nodes: Mapping[str, DomainChain],
     ) -> Order | None:
         """The next pair in turn that is free and would count."""
@@ -106,7 +109,7 @@ class ProbePlan:
                 a, b = ones[2 * at % len(ones)], ones[(2 * at + 1 + (2 * at // len(ones))) % len(ones)]
             else:
                 a, b = ones[at % len(ones)], others[(at + at // len(ones)) % len(others)]
-            full = any(load.get(_path(nodes[name]), 0) >= BUSY for name in (a, b))
+            full = any(load[_path(nodes[name])] >= BUSY for name in (a, b))
             if a != b and a not in busy and b not in busy and not full and self.counts(a, b):
                 turn.next = at + 1
                 return Order(a, b)

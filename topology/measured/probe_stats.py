@@ -15,6 +15,8 @@ from typing import Final
 
 from topology.measured.measurement import TAIL
 
+LINK_SHARE: Final = 0.001
+"""The most of a link's bytes a second that probes of a node may take."""
 WARM_ROUNDS: Final = 8
 """Rounds before any is counted: TCP opens its window over the first ones."""
 ENOUGH_FOR_P99: Final = 100

@@ -138,12 +138,16 @@ def curve_of(samples: Iterable[Sample], transports: frozenset[str] | None, now_s
     if not timed:
         return None
     weight = max(s.weight(now_s) for s in timed)
-    slowest: dict[int, Sample] = {}
-    for sample in timed:
-        if weight >= 1 > sample.weight(now_s):
-            continue
-        known = slowest.get(sample.size_bytes)
-        if known is None or (sample.reach_us, -sample.measured_at_s) > (known.reach_us, -known.measured_at_s):
-            slowest[sample.size_bytes] = sample
+    slowest = _slowest(s for s in timed if weight < 1 or s.weight(now_s) >= 1)
     rates = [s.bytes_per_us for s in alive if s.bytes_per_us > 0]
-    return Curve(tuple(slowest[size] for size in sorted(slowest)), 1 / min(rates) if rates else 0.0, weight)
+    return Curve(slowest, 1 / min(rates) if rates else 0.0, weight)
+
+
+def _slowest(samples: Iterable[Sample]) -> tuple[Sample, ...]:
+    """The slowest of each size, the oldest of equal ones, by ascending size."""
+    found: dict[int, Sample] = {}
+    for sample in samples:
+        known = found.get(sample.size_bytes)
+        if known is None or (sample.reach_us, -sample.measured_at_s) > (known.reach_us, -known.measured_at_s):
+            found[sample.size_bytes] = sample
+    return tuple(found[size] for size in sorted(found))

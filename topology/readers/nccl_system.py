@@ -17,9 +17,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
 
-from topology.graph.link_words import C2C, MAX_NVLINKS, nvlink
+from topology.graph.link_words import C2C, MAX_NVLINKS, nvlink, pcie_word
 from topology.graph.parts import Part, PartKind, Topology, TopologyBuilder, bad
-from topology.graph.pcie_words import distance
 from topology.readers.xml_tree import Element
 
 SOURCE: Final = "NCCL system XML"
@@ -196,4 +195,4 @@ def _distances(devices: list[_Device], build: TopologyBuilder) -> None:
         if build.linked(a.name, b.name):
             continue
         trusted = a.numa is not None and b.numa is not None
-        build.link(a.name, b.name, distance(a.above, b.above, trusted=trusted))
+        build.link(a.name, b.name, pcie_word(a.above, b.above, trusted=trusted))

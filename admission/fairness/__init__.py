@@ -1,0 +1,1 @@
+"""Order among gangs: priority, queue quota, bypass limit, preemption."""

@@ -1,0 +1,1 @@
+"""The loop over gangs: gang state, planning, release workflow, batches."""

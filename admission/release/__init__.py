@@ -1,0 +1,1 @@
+"""Writes to pods and PodGroups."""

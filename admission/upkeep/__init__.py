@@ -1,0 +1,1 @@
+"""Stuck pods, PodGroup garbage collection, minResources of gangs that run."""

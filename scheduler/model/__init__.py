@@ -1,0 +1,1 @@
+"""What is asked and what is answered: request, policy, verdict, decision, reason. Imports topology only."""

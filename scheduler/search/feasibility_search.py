@@ -1,0 +1,312 @@
+"""The search for a whole gang: which node for which pod, so that every prefill-decode pair is within the bound.
+
+Rules of this file. (1) Pure: same input, same places. (2) Nodes that can be swapped without changing anything are
+tried once (same kind in the reach model, same free amounts, same acceptance). (3) Complete within its budget: None
+with budget left means that no placement exists. (4) The budget counts placements tried, not time.
+
+It walks depth first: the widest pods first, the first pod in the tightest domain that can hold the whole gang, every
+further pod near those placed, and turns back as soon as the room left inside the bound is too small for the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduler.evaluate.gpu_fit import CardNeed
+from scheduler.search.gpu_usage import CardRoom
+from scheduler.search.reach_cliques import MOST_KINDS, clique_numbers, kinds_within
+from topology.cluster.isochrone_sets import near_all
+from topology.cluster.snapshot import Amount2D, Mask, Snapshot, room_for
+from topology.fragmentation.pod_shape import NOTHING, PodShape
+from topology.gpus.cards import CardRow
+from topology.labels import DECODE, PREFILL
+
+_ROUNDS = 8
+_SHALLOW = 3
+"""Placements after which what is still possible is counted anew: the first few decide about domains."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """`count` interchangeable pods: one phase, one need (R,), one acceptance mask (N,)."""
+
+    phase: str
+    need: Amount2D
+    accepts: Mask
+    count: int
+    cards: CardNeed | None = None
+    shape: PodShape = NOTHING
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Node indices per item, in item order, and how many placements were tried. `complete` is False out of budget."""
+
+    places: tuple[tuple[int, ...], ...] | None
+    expanded: int
+    complete: bool
+
+
+class _Budget:
+    def __init__(self, limit: int) -> None:
+        self.limit, self.spent = limit, 0
+
+    def spend(self) -> bool:
+        self.spent += 1
+        return self.spent <= self.limit
+
+
+@dataclass(slots=True)
+class _Step:
+    """One pod of an item on its way through its candidates: where it stands now, and what was so before."""
+
+    item: int
+    candidates: Iterator[int]
+    node: int = -1
+    token: tuple[CardRow, NDArray[np.int64]] | None = None
+    allowed: dict[str, Mask] = field(default_factory=dict)
+    refused: list[int] = field(default_factory=list)
+
+
+class Search:
+    """One search over one snapshot. Build it, call `run` once."""
+
+    def __init__(
+        self,
+        snapshot: Snapshot,
+        items: Sequence[Item],
+        fixed: Mapping[str, NDArray[np.int64]],
+        bound_us: float,
+        size_bytes: int,
+        budget: int,
+        cards: CardRoom | None = None,
+    ) -> None:
+        table = snapshot.table
+        self._table = table
+        self._items, self._cards = items, cards
+        self._bound_us, self._size = bound_us, size_bytes
+        self._budget = _Budget(budget)
+        self._free = snapshot.free.copy()
+        gpu = snapshot.gpu_column
+        self._gpu = gpu if gpu is not None else table.column.get("cpu", 0)
+        # Where each phase may still go: within the bound of everything of the other phase that has a place.
+        self._allowed: dict[str, Mask] = {
+            PREFILL: near_all(table, fixed[DECODE], bound_us, size_bytes),
+            DECODE: near_all(table, fixed[PREFILL], bound_us, size_bytes),
+        }
+        self._placed: dict[str, list[int]] = {PREFILL: fixed[PREFILL].tolist(), DECODE: fixed[DECODE].tolist()}
+        # Widest first: a wide pod has the fewest places, so it decides early.
+        self._order = sorted(range(len(items)), key=lambda i: (tuple(-items[i].need), items[i].phase, i))
+        self._queue = [i for i in self._order for _ in range(items[i].count)]
+        self._places: list[list[int]] = [[] for _ in items]
+        self._banned: list[set[int]] = [set() for _ in items]
+        self._same = self._signatures()
+        self._within: NDArray[np.bool_] | None = None  # by kinds of nodes, made when first needed
+
+    def run(self) -> Found:
+        """Search to the end, the first solution, or the budget."""
+        self._leave_cliques()
+        self._rule_out(0)
+        solved = self._enough_room(0) and (not self._queue or self._place())
+        complete = self._budget.spent <= self._budget.limit
+        places = tuple(tuple(p) for p in self._places) if solved else None
+        expanded = min(self._budget.spent, self._budget.limit)
+        return Found(places=places, expanded=expanded, complete=complete or solved)
+
+    def _leave_cliques(self) -> None:
+        """Where nodes within the bound of each other form cliques, as in a tree of switches, a gang is in one of them:
+        leave those that have room for all of it together, as far as counting tells."""
+        if len(self._table.reach.first) > MOST_KINDS or len({item.phase for item in self._items}) < 2:
+            return
+        if (cliques := clique_numbers(self._table, self._kinds_within())) is None:
+            return
+        need = sum(int(item.need[self._gpu]) * item.count for item in self._items if len(item.need))
+        smallest, pods = np.min([item.need for item in self._items], axis=0), len(self._queue)
+        welcome = np.logical_or.reduce([item.accepts for item in self._items])
+        gpus = np.where(welcome, np.maximum(self._free[:, self._gpu], 0), 0) if need else np.zeros(len(welcome))
+        enough = np.bincount(cliques, weights=gpus) >= need
+        enough &= np.bincount(cliques, weights=np.where(welcome, room_for(self._free, smallest), 0)) >= pods
+        for phase, allowed in self._allowed.items():
+            self._allowed[phase] = allowed & enough[cliques]
+
+    def _kinds_within(self) -> NDArray[np.bool_]:
+        if self._within is None:
+            self._within = kinds_within(self._table, self._bound_us, self._size)
+        return self._within
+
+    def _rule_out(self, depth: int) -> None:
+        """Leave to each phase only nodes around which the other phase has room, until nothing changes any more.
+
+        Around every place of a pod all pods of the other phase must fit. Counting that by kinds of nodes proves most
+        gangs impossible without trying a place. Where nearly every node is a kind of its own counting costs too much.
+        """
+        reach, everywhere = self._table.reach, np.arange(len(self._table))
+        if not len(everywhere) or len(reach.first) > MOST_KINDS:
+            return
+        within = self._kinds_within()
+        slots = [
+            (self._items[i], count, np.where(self._items[i].accepts, self._slots(i, everywhere), 0))
+            for i, count in self._remaining(depth)
+        ]
+        twins, inside = np.diagonal(within)[reach.kind], reach.self_us(self._size) <= self._bound_us
+        for _ in range(_ROUNDS):
+            before = [int(mask.sum()) for mask in self._allowed.values()]
+            for item, count, room in slots:
+                mine = np.where(self._allowed[item.phase], room, 0)
+                per_kind = np.bincount(reach.kind, weights=mine, minlength=len(reach.first))
+                around = (within @ per_kind)[reach.kind] + mine * (inside.astype(np.int64) - twins)
+                other = DECODE if item.phase == PREFILL else PREFILL
+                self._allowed[other] = self._allowed[other] & (around >= count)
+            if before == [int(mask.sum()) for mask in self._allowed.values()]:
+                return
+
+    def _place(self) -> bool:
+        """Depth first, one step for each pod. The steps are a list, not calls: a gang may have thousands of pods."""
+        steps: list[_Step] = []
+        step = self._step(0)
+        while True:
+            if self._next(step, len(steps)):
+                if len(steps) + 1 == len(self._queue):
+                    return True
+                if self._enough_room(len(steps) + 1):
+                    steps.append(step)
+                    step = self._step(len(steps))
+                    continue
+            else:
+                self._banned[step.item].difference_update(step.refused)
+                if not steps:
+                    return False
+                step = steps.pop()
+            self._take_back(step)
+
+    def _step(self, depth: int) -> _Step:
+        index = self._queue[depth]
+        return _Step(index, self._candidates(depth, self._items[index]))
+
+    def _next(self, step: _Step, depth: int) -> bool:
+        """Put the step's pod on its next candidate, if there is one and the budget allows it."""
+        item = self._items[step.item]
+        other = DECODE if item.phase == PREFILL else PREFILL
+        for node in step.candidates:
+            if node in self._banned[step.item]:
+                continue
+            if not self._budget.spend():
+                return False
+            token = self._cards.put(step.item, node) if self._cards is not None else None
+            if self._cards is not None and token is None:
+                continue
+            step.node, step.token, step.allowed = node, token, self._allowed.copy()
+            self._free[node] -= item.need
+            self._allowed[other] = self._allowed[other] & (self._table.reach.row_us(node, self._size) <= self._bound_us)
+            self._placed[item.phase].append(node)
+            self._places[step.item].append(node)
+            if depth < _SHALLOW:
+                self._rule_out(depth + 1)
+            return True
+        return False
+
+    def _take_back(self, step: _Step) -> None:
+        item, node = self._items[step.item], step.node
+        self._places[step.item].pop()
+        self._placed[item.phase].pop()
+        self._allowed = step.allowed
+        self._free[node] += item.need
+        if self._cards is not None and step.token is not None:
+            self._cards.back(node, step.token)
+        # No solution has a pod of this item here, so its interchangeable siblings need not try again below.
+        step.refused.append(node)
+        self._banned[step.item].add(node)
+
+    def _remaining(self, depth: int) -> list[tuple[int, int]]:
+        counts = np.bincount(np.array(self._queue[depth:], dtype=np.int64), minlength=len(self._items))
+        return [(i, int(n)) for i, n in enumerate(counts) if n]
+
+    def _slots(self, index: int, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """How many pods of an item each node takes now, shape (nodes,)."""
+        slots = room_for(self._free[nodes], self._items[index].need)
+        return slots if self._cards is None else np.minimum(slots, self._cards.slots[index, nodes])
+
+    def _enough_room(self, depth: int) -> bool:
+        """A necessary condition: each kind of pod alone fits into what is allowed, and so do all their GPUs, and all of
+        them if every pod were as small as the smallest."""
+        union = np.zeros(len(self._table), dtype=bool)
+        gpus, remaining = 0, self._remaining(depth)
+        for index, count in remaining:
+            item = self._items[index]
+            mask = self._allowed[item.phase] & item.accepts
+            if not mask.any() or int(self._slots(index, np.flatnonzero(mask)).sum()) < count:
+                return False
+            union |= mask
+            gpus += int(item.need[self._gpu]) * count if len(item.need) else 0
+        if gpus and int(np.maximum(self._free[union, self._gpu], 0).sum()) < gpus:
+            return False
+        if len(remaining) < 2:
+            return True
+        smallest = np.min([self._items[index].need for index, _ in remaining], axis=0)
+        return int(room_for(self._free[union], smallest).sum()) >= sum(count for _, count in remaining)
+
+    def _candidates(self, depth: int, item: Item) -> Iterator[int]:
+        mask = self._allowed[item.phase] & item.accepts
+        nodes = np.flatnonzero(mask)
+        nodes = nodes[self._slots(self._queue[depth], nodes) > 0]
+        if not len(nodes):
+            return
+        if self._placed[PREFILL] or self._placed[DECODE]:
+            near = self._distance(item.phase)[nodes]
+            left = self._free[nodes, self._gpu] if self._free.shape[1] else np.zeros(len(nodes), dtype=np.int64)
+            order = np.lexsort((nodes, left, near))
+        else:
+            order = self._anchor_order(depth, nodes)
+        nodes = nodes[order]
+        # Untouched nodes with one signature are the same choice: the first of each is tried. Nodes that hold something
+        # of this gang are told apart by it. Whether a node is allowed follows from its kind while it is untouched.
+        touched = np.isin(nodes, np.array(self._placed[PREFILL] + self._placed[DECODE], dtype=np.int64))
+        first = np.zeros(len(nodes), dtype=bool)
+        first[np.unique(np.where(touched, -1 - nodes, self._same[nodes]), return_index=True)[1]] = True
+        yield from nodes[first].tolist()
+
+    def _signatures(self) -> NDArray[np.int64]:
+        """A number per node, (N,): equal where kind, free amounts and acceptance by every item are."""
+        columns = [self._table.reach.kind[:, None], self._free, *(item.accepts[:, None] for item in self._items)]
+        if self._cards is not None:
+            known: dict[object, int] = {}
+            states = [known.setdefault(self._cards.state(node), len(known)) for node in range(len(self._table))]
+            columns.append(np.array(states, dtype=np.int64)[:, None])
+        rows = np.hstack([column.astype(np.int64) for column in columns])
+        same: NDArray[np.int64] = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
+        return same
+
+    def _distance(self, phase: str) -> NDArray[np.float64]:
+        """Worst reach to the other phase's places; to the own phase's while the other has none."""
+        other = self._placed[DECODE if phase == PREFILL else PREFILL] or self._placed[phase]
+        rows = [self._table.reach.row_us(node, self._size) for node in sorted(set(other))]
+        worst: NDArray[np.float64] = np.max(rows, axis=0)
+        return worst
+
+    def _anchor_order(self, depth: int, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The first pod: tightest domain that can hold everything first, the fullest such domain, then by name."""
+        reach = self._table.reach
+        remaining = self._remaining(depth)
+        free = np.maximum(self._free[:, self._gpu], 0)
+        need = sum(int(self._items[i].need[self._gpu]) * count for i, count in remaining)
+        everywhere = np.arange(len(self._table))
+        level = np.full(len(self._table), 5, dtype=np.int64)
+        leftover = np.zeros(len(self._table), dtype=np.int64)
+        alone = np.arange(len(self._table))
+        domains: tuple[NDArray[np.integer], ...] = (alone, reach.fabric, reach.leaf, reach.spine, reach.zone)
+        for rank, domain in enumerate(domains):
+            known = domain >= 0
+            size = int(domain.max(initial=0)) + 1
+            fits = known & (level == 5)
+            for index, count in remaining:
+                slots = np.where(self._items[index].accepts, self._slots(index, everywhere), 0)
+                fits &= np.bincount(domain[known], weights=slots[known], minlength=size)[domain] >= count
+            room = np.bincount(domain[known], weights=free[known], minlength=size)[domain]
+            fits &= room >= need
+            level[fits] = rank
+            leftover[fits] = room[fits].astype(np.int64) - need
+        return np.lexsort((nodes, free[nodes], leftover[nodes], level[nodes]))

@@ -1,0 +1,1 @@
+"""The gRPC server that agents report to."""

@@ -26,7 +26,8 @@ from scheduler.planning.gang_minimum import choices
 from scheduler.planning.gang_usage import held_by_gang
 from scheduler.planning.remedies import WHAT_IF_SHARE, remedies
 from scheduler.planning.shortfall import held_decisions, shortfall_of
-from scheduler.search.feasibility_search import Found, Item
+from scheduler.search.demand import demand_of
+from scheduler.search.feasibility_search import Found
 from scheduler.search.solver import GangSearch
 from topology.cluster.snapshot import Assumed, Snapshot
 from topology.labels import NEAREST, PHASES, PREFERRED
@@ -264,11 +265,8 @@ def _search(
     needs = [asked.needs[group[0].uid] for group in grouped]
     if any(need.missing for need in needs):
         return None, 0, True
-    items = [
-        Item(g[0].phase, need.row, need.accepts, len(g), need.cards, need.shape)
-        for g, need in zip(grouped, needs, strict=True)
-    ]
-    found = GangSearch(snapshot, items, asked.partners, asked.gang.bound, limit_us, policy).run()
+    demands = [demand_of(g[0].phase, need, len(g), snapshot) for g, need in zip(grouped, needs, strict=True)]
+    found = GangSearch(snapshot, demands, asked.partners, asked.gang.bound, limit_us, policy).run()
     return _by_uid(grouped, found), found.expanded, found.complete
 
 

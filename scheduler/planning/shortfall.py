@@ -16,6 +16,7 @@ from scheduler.model.decision import Decision, PairReach, Shortfall, decision_id
 from scheduler.model.policy import Policy
 from scheduler.model.request import GangRequest, PodRequest, ReachBound
 from scheduler.model.verdict import VerdictCode
+from scheduler.search.demand import demand_of
 from scheduler.search.gpu_usage import room_together
 from topology.cluster.isochrone_sets import as_requirement, near_all, nearest_us
 from topology.cluster.snapshot import Amount2D, Mask, NodeTable, Snapshot, room_for
@@ -53,7 +54,9 @@ def _room(gang: GangRequest, snapshot: Snapshot, needs: Mapping[str, Need]) -> _
         for other, more in kinds.items():
             if kind[0] != other[0] and not need.missing and not more.missing:
                 able = need.accepts & more.accepts & (room_for(snapshot.free, need.row + more.row) > 0)
-                both[kind] = both[kind] | room_together(snapshot, need.cards, more.cards, able)
+                both[kind] = both[kind] | room_together(
+                    snapshot, demand_of(kind[0], need, 1, snapshot), demand_of(other[0], more, 1, snapshot), able
+                )
     return _Room(of, both)
 
 

@@ -1,4 +1,4 @@
-"""Which members of a gang make up its minimum: all choices worth trying, and the fewest GPUs.
+"""Which members of a gang make up its minimum: all choices worth trying, whole units, the fewest GPUs.
 
 A gang whose members are interchangeable has one choice. Where members differ (two Deployments of one phase, a selector
 on some), another choice may fit where the first does not, and a gang must not wait for a pod that it does not need.
@@ -33,6 +33,25 @@ def choices(asked: GangMembers) -> Iterator[list[PodRequest] | None]:
             yield minimum
 
 
+def minimum_units(gang: GangRequest, first: int = 0) -> tuple[list[PodRequest], list[list[PodRequest]]]:
+    """Whole units that make up the minimum of each phase, by name from the `first` on; and the units beyond it, one of
+    each phase in turn."""
+    minimum: list[PodRequest] = []
+    beyond: list[tuple[int, str, list[PodRequest]]] = []
+    for phase in PHASES:
+        units = _units_of(gang, phase)
+        shift = first % len(units) if units else 0
+        needed, turn = gang.still_needed(phase), 0
+        for unit in units[shift:] + units[:shift]:
+            if needed > 0:
+                minimum += unit
+                needed -= len(unit)
+            else:
+                beyond.append((turn, phase, unit))
+                turn += 1
+    return minimum, [unit for _, _, unit in sorted(beyond, key=lambda r: r[:2])]
+
+
 def narrowest_minimum(gang: GangRequest) -> list[PodRequest]:
     """The members that would make up the minimum with the fewest GPUs."""
     return [
@@ -44,6 +63,14 @@ def narrowest_minimum(gang: GangRequest) -> list[PodRequest]:
 
 def _of(gang: GangRequest, phase: str) -> list[PodRequest]:
     return [member for member in gang.members if member.phase == phase]
+
+
+def _units_of(gang: GangRequest, phase: str) -> list[list[PodRequest]]:
+    """The units of a phase in the order of their first pods; a pod without one is a unit of itself."""
+    units: dict[str, list[PodRequest]] = {}
+    for member in sorted(_of(gang, phase), key=lambda m: (m.name, m.uid)):
+        units.setdefault(member.unit or f"{member.uid}/", []).append(member)
+    return list(units.values())
 
 
 def _of_phase(asked: GangMembers, phase: str) -> list[list[PodRequest]]:

@@ -3,13 +3,14 @@
 Rules of this file. (1) The minimum of every phase together, or nothing. (2) Members beyond the minimum that do not fit
 are left out one by one and never block their siblings. (3) Partners that already have places are never moved: joiners
 come to them. (4) What cannot be planned says why with numbers. (5) With `reach-mode: preferred` the bound is a wish:
-places within it if there are some, else places.
+places within it if there are some, else places. (6) Pods of one atomic unit have places together or not at all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import zip_longest
 
 import numpy as np
@@ -24,6 +25,7 @@ from scheduler.planning.gang_places import places_of, places_of_minimum
 from scheduler.planning.gang_usage import held_by_gang
 from scheduler.planning.remedies import WHAT_IF_SHARE, remedies
 from scheduler.planning.shortfall import held_decisions, shortfall_of
+from scheduler.planning.units import plan_whole_units
 from topology.cluster.snapshot import Snapshot
 from topology.labels import NEAREST, PHASES, PREFERRED
 
@@ -33,7 +35,11 @@ def plan(gang: GangRequest, snapshot: Snapshot, policy: Policy | None = None, *,
 
     Without `advise` a held gang's shortfall has no remedies, which cost several more searches to find.
     """
-    policy = policy or Policy()
+    return plan_whole_units(gang, partial(_plan, snapshot=snapshot, policy=policy or Policy()), advise=advise)
+
+
+def _plan(gang: GangRequest, snapshot: Snapshot, policy: Policy, *, advise: bool) -> Plan:
+    """A plan for single pods, whatever units they are part of."""
     gang = replace(gang, bound=replace(gang.bound, nearest=gang.pairing == NEAREST))
     if (group := gang.group) is not None:
         gang = replace(gang, members=tuple(replace(member, group=group) for member in gang.members))

@@ -55,7 +55,12 @@ def cannot(view: ClusterView, demands: Sequence[Demand]) -> bool:
     room, gpus = np.where(either, room_for(view.free, smallest), 0), np.where(either, view.gpus, 0)
     if int(room.sum()) < pods or int(gpus.sum()) < wanted:
         return True
-    # Without partners each clique that is used has a pod of each phase: no more cliques than pods of the rarer one.
+    return _too_few_cliques(view, demands, ((room, pods), (gpus, wanted)))
+
+
+def _too_few_cliques(view: ClusterView, demands: Sequence[Demand], amounts: Sequence[tuple[Ints, int]]) -> bool:
+    """Whether the gang is too much for as many cliques as it can use. Without partners each clique that is used has a
+    pod of each phase: no more cliques than pods of the rarer one. `amounts`: what each node has, and what is needed."""
     rarer = min(sum(demand.count for demand in demands if demand.phase == phase) for phase in PHASES)
     alone = not any(np.isfinite(view.partners[demand.phase].nearest).any() for demand in demands)
     if not rarer or not alone or len(view.table.reach.first) > MOST_KINDS:
@@ -63,10 +68,7 @@ def cannot(view: ClusterView, demands: Sequence[Demand]) -> bool:
     cliques = clique_numbers(view.table, kinds_within(view.table, view.limit_us, view.size_bytes))
     if cliques is None:
         return False
-    return any(
-        int(np.sort(np.bincount(cliques, weights=has))[-rarer:].sum()) < most
-        for has, most in ((room, pods), (gpus, wanted))
-    )
+    return any(int(np.sort(np.bincount(cliques, weights=has))[-rarer:].sum()) < needed for has, needed in amounts)
 
 
 def _able(filling: Filling) -> dict[str, Mask]:
@@ -151,28 +153,34 @@ def _clique(filling: Filling, nodes: Ints) -> Ints:
 
 def _fill_one(filling: Filling, clique: Ints, *, paired: bool) -> bool:
     """A pod of each phase into a clique, then, unless `paired`, as many as fit; whether a pair found places."""
+    if not len(clique) or not _pair(filling, clique):
+        return False
+    while not paired and any(_one(filling, index, clique) is not None for index in _most_left_first(filling)):
+        pass
+    return True
+
+
+def _pair(filling: Filling, clique: Ints) -> bool:
+    """A pod of each phase into a clique, the first two demands that fit together; whether there were such."""
     left = _left(filling)
     prefill, decode = ([i for i, n in enumerate(left) if n and filling.demands[i].phase == p] for p in PHASES)
-    if not prefill or not decode or not len(clique):
-        return False
-    for first in prefill:
+    for first in prefill if decode else ():
         placed = _one(filling, first, clique)
         if placed is None:
             continue
         if any(_one(filling, second, clique) is not None for second in decode):
-            break
+            return True
         filling.take_back(first, placed)
-    else:
-        return False
-    while not paired:
-        left = _left(filling)
-        of_phase = dict.fromkeys(PHASES, 0)
-        for n, demand in zip(left, filling.demands, strict=True):
-            of_phase[demand.phase] += n
-        order = sorted((i for i, n in enumerate(left) if n), key=lambda i: (-of_phase[filling.demands[i].phase], i))
-        if not any(_one(filling, index, clique) is not None for index in order):
-            break
-    return True
+    return False
+
+
+def _most_left_first(filling: Filling) -> list[int]:
+    """Demands with pods left, those of the phase that has more of them first."""
+    left = _left(filling)
+    of_phase = dict.fromkeys(PHASES, 0)
+    for n, demand in zip(left, filling.demands, strict=True):
+        of_phase[demand.phase] += n
+    return sorted((i for i, n in enumerate(left) if n), key=lambda i: (-of_phase[filling.demands[i].phase], i))
 
 
 def _one(filling: Filling, index: int, nodes: Ints) -> int | None:

@@ -1,10 +1,11 @@
 """Places for a gang of very many pods: a domain is filled node by node, with as many pods on a node as it takes.
 
-The joint search (`joint`) weighs every pod against every other, which for hundreds of pods is neither possible nor
-worth it: where a gang fills whole domains, which domain it is says nearly everything. So the tightest domain that can
-hold the gang is taken, in it the nodes near the other phase, of those the ones where the least is lost. Linear in pods.
+The joint search (`branch_and_bound`) weighs every pod against every other, which for hundreds of pods is neither
+possible nor worth it: where a gang fills whole domains, which domain it is says nearly everything. So the tightest
+domain that can hold the gang is taken, in it the nodes near the other phase, of those the ones where the least is lost.
+Linear in pods.
 
-What it finds is a plan. That it finds nothing proves nothing: `search` is asked then.
+What it finds is a plan. That it finds nothing proves nothing: `feasibility_search` is asked then.
 """
 
 from __future__ import annotations

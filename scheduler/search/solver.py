@@ -1,8 +1,8 @@
 """Places for all pods asked for, the best that a budget finds, or the proof that there are none.
 
-First a joint search in each promising region (`narrow`, `joint`), which knows what a good plan is; then, where none of
-them holds the gang, a search over the whole cluster that only asks whether it fits (`search`), which is what makes a
-"no" true.
+First a joint search in each promising region (`candidate_regions`, `branch_and_bound`), which knows what a good plan
+is; then, where none of them holds the gang, a search over the whole cluster that only asks whether it fits
+(`feasibility_search`), which is what makes a "no" true.
 """
 
 from __future__ import annotations

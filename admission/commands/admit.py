@@ -13,12 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from admission.gangs.units import size_of, unit_of
 from admission.recognition.evidence import PhaseReading
 from admission.recognition.existing_group import existing_group
 from admission.recognition.key_places import on_owner
 from admission.recognition.pod_settings import read_settings
 from admission.recognition.readings import readings_of
+from admission.recognition.replica_group import size_of, unit_of
 from admission.recognition.signals import BUILT_IN, Rules
 from admission.templates.looked_at import ENABLED, Looked, Looks, known_namespaces, looked_at, not_strings
 from admission.templates.manifest_file import Document

@@ -22,7 +22,6 @@ class Standing:
     """What a gang asked for that waits with too few of its pods placed: whoever passes it may be in its way."""
 
     request: GangRequest
-    units: Mapping[str, str]  # pod uid to unit
     queue: str
     need: Mapping[str, int]  # what its minimum takes of the queue; nothing where queues are not known
     for_quota: bool = False  # its queue lacks room, not the nodes

@@ -18,10 +18,10 @@ from admission.fairness.preemption_claims import Claims
 from admission.fairness.queue_commitments import Promised, queue_of
 from admission.fairness.queue_quota import QueueRoom, upwards
 from admission.gangs.gang_view import GangView, request_of
-from admission.gangs.units import plan_units, units_by_uid
 from scheduler.model.decision import Outcome, Plan
 from scheduler.model.policy import Policy
 from scheduler.model.request import GangRequest
+from scheduler.planning.plan import plan
 from topology.cluster.snapshot import Snapshot
 from topology.cluster.state import ClusterState, GangKey
 from topology.objects import Pod, PodGroup, Queue
@@ -120,7 +120,7 @@ class Fairness:
         facts = self._state.table().reach  # a snapshot's own is a copy of it that tells ages
         if known is None or known[0] is not facts or known[1] != standing.request:
             empty = replace(snapshot, used=np.zeros_like(snapshot.used), assumed={}, holds={})
-            fits = bool(plan_units(standing.request, standing.units, empty, self._policy).places)
+            fits = bool(plan(standing.request, empty, self._policy, advise=False).places)
             self._fits_empty[key] = known = (facts, standing.request, fits)
         return known[2]
 
@@ -153,7 +153,6 @@ class Fairness:
         key: GangKey,
         view: GangView,
         request: GangRequest,
-        units: Mapping[str, str],
         snapshot: Snapshot,
         now_s: float,
     ) -> Plan | None:
@@ -166,7 +165,7 @@ class Fairness:
         roomier = without_inferiors(snapshot, self._kept.pods.values(), self._kept.pod_groups, queue, priority)
         if roomier is None:
             return None
-        result = plan_units(request, units, roomier, self._policy)
+        result = plan(request, roomier, self._policy, advise=False)
         return result if result.outcome == Outcome.PLANNED and result.places else None
 
     def claim_again(self, view: GangView, snapshot: Snapshot, now_s: float) -> bool:
@@ -183,7 +182,7 @@ class Fairness:
         rest = tuple(p for p in view.released if p.status.nominated_node_name)
         asked = request_of(replace(view, members=waiting, blocked=(), released=rest), snapshot.table)
         asked = replace(asked, min_prefill=0, min_decode=0)  # whoever of them fits: they are out already
-        result = plan_units(asked, units_by_uid(waiting), roomier, self._policy)
+        result = plan(asked, roomier, self._policy, advise=False)
         self.claims.book(view.key, result, now_s)
         return True
 

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType
 
-from admission.gangs.units import core_of
 from scheduler.model.request import GangRequest, PodRequest
+from scheduler.planning.gang_minimum import minimum_units
 from topology.bad_input import BadInput
 from topology.objects import Queue
 from topology.resources import PODS, Amounts, parse_amounts, sum_amounts
@@ -99,25 +98,23 @@ class QueueRoom:
             if name != PODS
         )
 
-    def those_that_fit(
-        self, gang: GangRequest, units: Mapping[str, str] = MappingProxyType({})
-    ) -> tuple[tuple[PodRequest, ...], QueueShort | None]:
+    def those_that_fit(self, gang: GangRequest) -> tuple[tuple[PodRequest, ...], QueueShort | None]:
         """Members that the queue can hold together: the minimum of each phase, then one of each phase in turn.
 
-        `units` is pod uid to unit: the pods of one unit are in or out together. With nobody comes what the minimum
-        lacks; with some but not all, what the first one left out lacks.
+        The pods of one unit are in or out together. With nobody comes what the minimum lacks; with some but not all,
+        what the first one left out lacks.
         """
-        core, rest = core_of(gang, units)
-        total = sum_amounts(m.amounts for m in core)
+        minimum, beyond = minimum_units(gang)
+        total = sum_amounts(m.amounts for m in minimum)
         short = self.short_of(total)
         if short is not None:
             return (), short
-        kept, first_short = list(core), None
-        for whole in rest:
-            more = sum_amounts((total, *(m.amounts for m in whole)))
+        kept, first_short = list(minimum), None
+        for unit in beyond:
+            more = sum_amounts((total, *(m.amounts for m in unit)))
             short = self.short_of(more)
             if short is None:
-                kept += whole
+                kept += unit
                 total = more
             else:
                 first_short = first_short or short
@@ -125,9 +122,9 @@ class QueueRoom:
         return tuple(m for m in gang.members if m.uid in names), first_short
 
 
-def least_of(gang: GangRequest, units: Mapping[str, str]) -> Amounts:
+def least_of(gang: GangRequest) -> Amounts:
     """What the gang's minimum takes, whole units only."""
-    return sum_amounts(m.amounts for m in core_of(gang, units)[0])
+    return sum_amounts(m.amounts for m in minimum_units(gang)[0])
 
 
 def _children(queues: Mapping[str, Queue]) -> dict[str, list[str]]:

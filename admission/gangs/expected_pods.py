@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from admission.gangs.gang_view import GangView
-from admission.gangs.units import short_units, size_of, unit_of
+from admission.recognition.replica_group import short_units, size_of, unit_of
 from scheduler.model.request import GangRequest, PodRequest, pod_request_of
 from topology.gpus.request import readable_gpus
 from topology.labels import PHASE, PHASES
@@ -34,7 +34,6 @@ class Expected:
 
     pods: tuple[PodRequest, ...] = ()
     per_unit: tuple[tuple[str, int], ...] = ()
-    unit_of: tuple[tuple[str, str], ...] = ()  # request uid to unit
 
 
 def is_expected(uid: str) -> bool:
@@ -44,12 +43,12 @@ def is_expected(uid: str) -> bool:
 
 def expected_of(view: GangView, gang: GangRequest, controller_of: WorkloadOf, top_of: TopOf) -> Expected:
     """Those without which the gang's units, or its minimum, could never be whole."""
-    workers, per_unit, unit_by_uid = _workers(view, top_of)
+    workers, per_unit = _workers(view, top_of)
     more: list[PodRequest] = list(workers)
     for phase in PHASES:
         here = sum(1 for m in gang.members if m.phase == phase) + sum(1 for w in workers if w.phase == phase)
         more += _ordered(view, phase, gang.still_needed(phase) - here, controller_of)
-    return Expected(tuple(more), tuple(sorted(per_unit.items())), tuple(sorted(unit_by_uid.items())))
+    return Expected(tuple(more), tuple(sorted(per_unit.items())))
 
 
 def still_to_come(view: GangView, gang: GangRequest, controller_of: WorkloadOf, top_of: TopOf) -> Expected:
@@ -58,12 +57,12 @@ def still_to_come(view: GangView, gang: GangRequest, controller_of: WorkloadOf, 
     Pods that came meanwhile and are held are among them. What a predecessor kept room for is found again so.
     """
     out = (*view.released, *view.bound)
-    workers, per_unit, unit_by_uid = _rest_of_units(view, top_of)
+    workers, per_unit = _rest_of_units(view, top_of)
     more: list[PodRequest] = list(workers)
     for phase in PHASES:
         needed = gang.still_needed(phase) - sum(1 for w in workers if w.phase == phase)
         more += _copies([p for p in out if p.metadata.label(PHASE) == phase], out, phase, needed, controller_of)
-    return Expected(tuple(more), tuple(sorted(per_unit.items())), tuple(sorted(unit_by_uid.items())))
+    return Expected(tuple(more), tuple(sorted(per_unit.items())))
 
 
 def come_later(pods: Sequence[Pod], controller_of: WorkloadOf, top_of: TopOf) -> bool:
@@ -100,7 +99,7 @@ def _wanted(workload: Workload) -> int:
     return 1 if workload.spec.replicas is None else workload.spec.replicas
 
 
-def _workers(view: GangView, top_of: TopOf) -> tuple[list[PodRequest], dict[str, int], dict[str, str]]:
+def _workers(view: GangView, top_of: TopOf) -> tuple[list[PodRequest], dict[str, int]]:
     """Workers to come of units that are all held."""
     units = _units((*view.members, *view.released, *view.bound))
     gated = {p.metadata.uid for p in view.members}
@@ -108,7 +107,7 @@ def _workers(view: GangView, top_of: TopOf) -> tuple[list[PodRequest], dict[str,
     return _missing({unit: pods for unit, pods in units.items() if all(p.metadata.uid in gated for p in pods)}, top_of)
 
 
-def _rest_of_units(view: GangView, top_of: TopOf) -> tuple[list[PodRequest], dict[str, int], dict[str, str]]:
+def _rest_of_units(view: GangView, top_of: TopOf) -> tuple[list[PodRequest], dict[str, int]]:
     """Workers that a unit lacks some of whose pods went already."""
     return _missing(_units((*view.released, *view.bound)), top_of)
 
@@ -121,13 +120,10 @@ def _units(pods: Sequence[Pod]) -> dict[str, list[Pod]]:
     return units
 
 
-def _missing(
-    units: Mapping[str, Sequence[Pod]], top_of: TopOf
-) -> tuple[list[PodRequest], dict[str, int], dict[str, str]]:
+def _missing(units: Mapping[str, Sequence[Pod]], top_of: TopOf) -> tuple[list[PodRequest], dict[str, int]]:
     """What these units lack, where workers come only when their leader is ready."""
     found: list[PodRequest] = []
     per_unit: dict[str, int] = {}
-    unit_by_uid: dict[str, str] = {}
     for unit, mine in sorted(units.items()):
         sample = min(mine, key=lambda p: p.metadata.name)
         top = top_of(sample)
@@ -143,10 +139,9 @@ def _missing(
         for i in range(missing):
             uid = f"{_PREFIX}{top.metadata.uid}/{unit}/{i}"
             name, namespace = f"{sample.metadata.name}-expected-{i}", sample.metadata.namespace
-            found.append(PodRequest(uid, namespace, name, phase, amounts, spec, gpu))
-            unit_by_uid[uid] = unit
+            found.append(PodRequest(uid, namespace, name, phase, amounts, spec, gpu, unit=unit))
         per_unit[unit] = missing
-    return found, per_unit, unit_by_uid
+    return found, per_unit
 
 
 def _ordered(view: GangView, phase: str, wanted: int, controller_of: WorkloadOf) -> list[PodRequest]:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from admission.gangs.template_revision import Template, TemplateOf, no_template, of_older, to_fill
-from admission.gangs.units import largest
 from admission.recognition.pod_settings import PodSettings, read_settings
+from admission.recognition.replica_group import largest, unit_of
 from scheduler.model.request import GangRequest, Partner, PodRequest, ReachBound, pod_request_of
 from topology.cluster.snapshot import NodeTable
 from topology.cluster.state import GangKey
@@ -158,7 +158,7 @@ def _requests(pods: Iterable[Pod]) -> Iterator[PodRequest]:
         key = meta.label(PHASE), pod.equivalence_class
         if (known := read.get(key)) is None:
             known = read[key] = pod_request_of(pod)
-        yield replace(known, uid=meta.uid, namespace=meta.namespace, name=meta.name)
+        yield replace(known, uid=meta.uid, namespace=meta.namespace, name=meta.name, unit=unit_of(pod))
 
 
 def needed_of(view: GangView, phase: str) -> int:

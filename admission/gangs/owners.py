@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from admission.gangs.template_revision import Template
-from admission.gangs.units import unit_of
+from admission.recognition.replica_group import unit_of
 from topology.objects import OwnerReference, Pod, Workload
 
 _MAX_CHAIN = 5

@@ -58,7 +58,7 @@ def all_new(gang: GangRequest, fill: Iterable[Pod], newest: Mapping[str, PodRequ
     """The request as it will be when pods of the newest template, by phase, stand where older ones fill."""
     older = {p.metadata.uid for p in fill}
     members = tuple(
-        replace(newest[m.phase], uid=m.uid, name=m.name) if m.uid in older and m.phase in newest else m
+        replace(newest[m.phase], uid=m.uid, name=m.name, unit=m.unit) if m.uid in older and m.phase in newest else m
         for m in gang.members
     )
     return replace(gang, members=members)

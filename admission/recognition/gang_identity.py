@@ -13,8 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from admission.gangs.units import LWS_NAME, size_of
 from admission.recognition.command_line import EngineCall, engine_calls
+from admission.recognition.replica_group import LWS_NAME, size_of
 from topology import labels
 from topology.objects import Pod
 

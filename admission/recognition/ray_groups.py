@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from admission.gangs.units import LWS_NAME, size_of
 from admission.recognition.command_line import EngineCall
 from admission.recognition.evidence import Confidence, Finding, PhaseReading
 from admission.recognition.phase_names import phase_in_name
+from admission.recognition.replica_group import LWS_NAME, size_of
 from topology.objects import Pod
 
 

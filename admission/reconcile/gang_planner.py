@@ -24,8 +24,8 @@ from admission.gangs.expected_pods import (
 )
 from admission.gangs.gang_view import GangView, newest_of, request_of
 from admission.gangs.template_revision import all_new
-from admission.gangs.units import plan_units, short_units, unit_of, units_by_uid
 from admission.recognition.gang_identity import podgroup_name
+from admission.recognition.replica_group import short_units, unit_of
 from admission.reconcile.gang_state import BatchSettings, Track
 from admission.reconcile.release_workflow import Departures
 from admission.release.pod_group import moved
@@ -45,6 +45,7 @@ from scheduler.model.decision import Outcome, Plan
 from scheduler.model.policy import Policy
 from scheduler.model.reason import reason_of
 from scheduler.model.request import GangRequest, PodRequest
+from scheduler.planning.plan import plan
 from topology.cluster.snapshot import Snapshot
 from topology.cluster.state import ClusterState, GangKey
 from topology.labels import DECODE, GATE, GROUP_NAME, PHASE, PREFILL
@@ -96,15 +97,14 @@ class Turn:
         if not any(not is_expected(m.uid) for m in asked.members):
             track.waiting_growth, track.standing = None, None
             return None
-        units = units_by_uid(view.members) | dict(expected.unit_of)
         room = self._fairness.queue_room(view, now_s)
         # A gang that lacks pods waits for them first: it must not stand in a queue.
         if room is not None and asked.enough:
-            members, queue_short = room.those_that_fit(asked, units)
+            members, queue_short = room.those_that_fit(asked)
         else:
             members, queue_short = asked.members, None
-        need = least_of(asked, units) if room is not None else {}
-        standing = Standing(asked, units, self._fairness.queue_of(view), need)
+        need = least_of(asked) if room is not None else {}
+        standing = Standing(asked, self._fairness.queue_of(view), need)
         track.awaits_queue = queue_short is not None
         if queue_short is not None:
             track.due_s = now_s + QUEUE_LAG_S
@@ -114,12 +114,12 @@ class Turn:
             self.wait(track, view.held, for_queue(queue_short))
             return None
         request = replace(asked, members=members)
-        result = plan_units(request, units, snapshot, self._policy)
+        result = plan(request, snapshot, self._policy, advise=False)
         self.plans += 1
-        stuck = self._stuck(view, request, units, snapshot, result)
+        stuck = self._stuck(view, request, snapshot, result)
         if stuck is None and result.outcome == Outcome.HELD and self._voice.is_news(view, result):
             # Advice costs several searches; said once, found once.
-            result = plan_units(request, units, snapshot, self._policy, advise=True)
+            result = plan(request, snapshot, self._policy)
         left_out = sum(not is_expected(uid) for uid in result.places) < len(view.members)
         track.waiting_growth = self._state.growth if left_out else None
         track.standing = None if request.satisfied else standing
@@ -129,7 +129,7 @@ class Turn:
         if not result.places:
             if (again_s := self._fairness.asked_until_s(view.key)) > now_s:
                 track.due_s = again_s
-            made = self._fairness.by_preemption(view.key, view, request, units, snapshot, now_s)
+            made = self._fairness.by_preemption(view.key, view, request, snapshot, now_s)
             if made is not None and not expected.pods:
                 return self._preempt(track, view, made, snapshot, room, older(), now_s)
             if stuck is not None:
@@ -154,14 +154,12 @@ class Turn:
         self.say(view.replaced, left_to_its_owner())
         return self._go(track, view, result, nominate=True)
 
-    def _stuck(
-        self, view: GangView, request: GangRequest, units: Mapping[str, str], snapshot: Snapshot, result: Plan
-    ) -> Waiting | None:
+    def _stuck(self, view: GangView, request: GangRequest, snapshot: Snapshot, result: Plan) -> Waiting | None:
         """What to say if pods of an older template keep the gang from a plan that it would have with new ones."""
         if not view.fill or result.places or result.outcome in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG):
             return None
         new = all_new(request, view.fill, newest_of(view))
-        if new == request or not plan_units(new, units, snapshot, self._policy).places:
+        if new == request or not plan(new, snapshot, self._policy, advise=False).places:
             return None
         return replaced_first(view.fill, (*view.released, *view.bound), reason_of(result))
 
@@ -229,7 +227,7 @@ class Turn:
         asked = request_of(view, snapshot.table)
         expected = still_to_come(view, asked, self._controller_of, self._top_of)
         if expected.pods and self.settings.reserve_s > 0:
-            result = plan_units(replace(asked, members=expected.pods), dict(expected.unit_of), snapshot, self._policy)
+            result = plan(replace(asked, members=expected.pods), snapshot, self._policy, advise=False)
             self._reserve(view.key, track, result, now_s)
 
     def claim_again(self, track: Track, view: GangView, now_s: float) -> None:

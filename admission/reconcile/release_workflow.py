@@ -13,7 +13,7 @@ from typing import Final, Protocol
 
 from admission.gangs.gang_view import GangView, view_of
 from admission.gangs.template_revision import TemplateOf, no_template
-from admission.gangs.units import units_by_uid
+from admission.recognition.replica_group import units_by_uid
 from admission.reconcile.gang_state import BatchSettings, Track
 from admission.release.pod_group import TopOwner, differs, group_names, is_ours, wanted_pod_group
 from admission.release.pod_group_schema import OPTIONAL

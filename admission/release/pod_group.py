@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from typing import Any
 
 from admission.gangs.gang_view import GangView, unit_size
-from admission.gangs.units import told_apart_by
 from admission.recognition.gang_identity import PODGROUP_PREFIX, podgroup_name
+from admission.recognition.replica_group import told_apart_by
 from admission.release.pod_group_schema import OPTIONAL, as_known
 from topology.labels import DECODE, GANG, GATE, GROUP_NAME, PHASE, PREFILL, QUEUE_NAME, TASK_SPEC
 from topology.objects import OwnerReference, Pod, PodGroup

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from admission.gangs.units import LWS_NAME
+from admission.recognition.replica_group import LWS_NAME
 from topology.cluster.state import GangKey
 from topology.objects import Pod
 

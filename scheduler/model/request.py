@@ -27,7 +27,8 @@ class PodRequest:
     """One pod that wants a place. `amounts` is what it takes from a node (cpu in thousandths, the rest whole).
 
     `gpu` is what it asks of cards, in whatever form; `problem` is why that cannot be read, and then no node will do.
-    `group` is what of its gang belongs under one PCI root with it, where the gang is planned as a whole.
+    `group` is what of its gang belongs under one PCI root with it, where the gang is planned as a whole. `unit` names
+    the atomic unit that it is part of (an LWS group), whose pods have places together or not at all; "" for none.
     """
 
     uid: str
@@ -39,6 +40,7 @@ class PodRequest:
     gpu: GpuRequest | None = None
     problem: str = ""
     group: Group | None = None
+    unit: str = ""
 
     @property
     def gpus(self) -> int:

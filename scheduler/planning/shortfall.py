@@ -9,29 +9,28 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.evaluate.evaluate import Judged, Need, decision_of, has_room, judge
-from scheduler.evaluate.gpu_fit import CardNeed
 from scheduler.evaluate.partner_reach import Named, other_phase, partner_of, reach_to
 from scheduler.evaluate.unsatisfiable import capacity_gpus, too_large
 from scheduler.model.decision import Decision, PairReach, Shortfall, decision_id
 from scheduler.model.policy import Policy
-from scheduler.model.request import GangRequest, PodRequest, ReachBound
+from scheduler.model.request import GangRequest, ReachBound
 from scheduler.model.verdict import VerdictCode
+from scheduler.planning.gang_members import EquivalenceClass, GangMembers
+from scheduler.planning.gang_minimum import narrowest_minimum
+from scheduler.search.demand import demand_of
 from scheduler.search.gpu_usage import room_together
 from topology.cluster.isochrone_sets import as_requirement, near_all, nearest_us
 from topology.cluster.snapshot import Amount2D, Mask, NodeTable, Snapshot, room_for
 from topology.labels import PHASES, PREFILL
 
-# Phase, need, what no node has, acceptance, cards: what tells members apart here. What no node has is in no column.
-Kind = tuple[str, bytes, tuple[str, ...], bytes, CardNeed | None]
-
 
 @dataclass(frozen=True, slots=True)
 class _Room:
-    """Nodes where one member of a phase has room, and nodes with room for a member of a kind and one of the other phase
-    at once."""
+    """Nodes where one member of a phase has room, and nodes with room for a member of a class and one of the other
+    phase at once."""
 
     of: Mapping[str, Mask]
-    both: Mapping[Kind, Mask]
+    both: Mapping[EquivalenceClass, Mask]
 
     def shared(self) -> Mask:
         """Nodes with room for some member of each phase at once."""
@@ -39,21 +38,19 @@ class _Room:
         return every
 
 
-def _kind(member: PodRequest, need: Need) -> Kind:
-    return member.phase, need.row.tobytes(), need.missing, need.accepts.tobytes(), need.cards
-
-
-def _room(gang: GangRequest, snapshot: Snapshot, needs: Mapping[str, Need]) -> _Room:
+def _room(asked: GangMembers, snapshot: Snapshot) -> _Room:
     nowhere = np.zeros(len(snapshot.table), dtype=bool)
     of = dict.fromkeys(PHASES, nowhere)
-    kinds = {_kind(m, needs[m.uid]): needs[m.uid] for m in gang.members}
-    both = dict.fromkeys(kinds, nowhere)
-    for kind, need in kinds.items():
-        of[kind[0]] = of[kind[0]] | has_room(snapshot, need)
-        for other, more in kinds.items():
-            if kind[0] != other[0] and not need.missing and not more.missing:
+    classes = {each: asked.needs[members[0].uid] for each, members in asked.by_class(asked.gang.members).items()}
+    both = dict.fromkeys(classes, nowhere)
+    for each, need in classes.items():
+        phase = each[0]
+        of[phase] = of[phase] | has_room(snapshot, need)
+        for other, more in classes.items():
+            if phase != other[0] and not need.missing and not more.missing:
                 able = need.accepts & more.accepts & (room_for(snapshot.free, need.row + more.row) > 0)
-                both[kind] = both[kind] | room_together(snapshot, need.cards, more.cards, able)
+                pair = demand_of(phase, need, 1, snapshot), demand_of(other[0], more, 1, snapshot)
+                both[each] = both[each] | room_together(snapshot, *pair, able)
     return _Room(of, both)
 
 
@@ -87,26 +84,22 @@ def _named(gang: GangRequest, snapshot: Snapshot) -> dict[str, list[tuple[str, i
     }
 
 
-def held_decisions(
-    gang: GangRequest,
-    snapshot: Snapshot,
-    policy: Policy,
-    needs: Mapping[str, Need],
-) -> dict[str, Decision]:
+def held_decisions(asked: GangMembers, snapshot: Snapshot, policy: Policy) -> dict[str, Decision]:
     """A decision per member of a gang that has no plan: no node is eligible, and each says why."""
-    room, partners = _room(gang, snapshot, needs), _named(gang, snapshot)
-    told: dict[Kind, Decision] = {}
+    gang = asked.gang
+    room, partners = _room(asked, snapshot), _named(gang, snapshot)
+    of_class: dict[EquivalenceClass, Decision] = {}
     decisions = {}
-    for member in sorted(gang.members, key=lambda m: (m.phase, m.name, m.uid)):
-        need, phase = needs[member.uid], member.phase
-        kind = _kind(member, need)
-        if (same := told.get(kind)) is None:
+    for member in asked.members:
+        need, phase = asked.needs[member.uid], member.phase
+        each = asked.equivalence_class(member)
+        if (known := of_class.get(each)) is None:
             others = room.of[other_phase(phase)]
-            reach = _reach_to_others(snapshot, phase, gang.bound, others, room.both[kind], partners)
+            reach = _reach_to_others(snapshot, phase, gang.bound, others, room.both[each], partners)
             judged = _judge_held(snapshot, need, reach, gang.bound, policy)
-            same = decision_of(snapshot, member, need, judged, gang.bound, partners[other_phase(phase)])
-            told[kind] = same = replace(same, too_large=too_large(snapshot, need))
-        decisions[member.uid] = replace(same, id=decision_id(member.uid, snapshot.id), request=member)
+            known = decision_of(snapshot, member, need, judged, gang.bound, partners[other_phase(phase)])
+            of_class[each] = known = replace(known, too_large=too_large(snapshot, need))
+        decisions[member.uid] = replace(known, id=decision_id(member.uid, snapshot.id), request=member)
     return decisions
 
 
@@ -151,29 +144,23 @@ def _closest(gang: GangRequest, snapshot: Snapshot, room: _Room, named: Mapping[
     return min(found, key=lambda p: (-p.reach.us, p.prefill, p.decode)) if found else None
 
 
-def shortfall_of(
-    gang: GangRequest, snapshot: Snapshot, needs: Mapping[str, Need], own: Amount2D | None = None
-) -> Shortfall:
+def shortfall_of(asked: GangMembers, snapshot: Snapshot, own: Amount2D) -> Shortfall:
     """The gap of the whole gang: the closest pair with room, and the most free GPUs within the bound of one node.
 
     `own`, (N, R), is what its own pods hold.
     """
-    room, named = _room(gang, snapshot, needs), _named(gang, snapshot)
-    core = [member for phase in PHASES for member in _narrowest(gang, phase)]
-    best_gpus, best_where = _most_gpus(gang, snapshot, {m.phase for m in core}, room, named)
+    gang = asked.gang
+    room, named = _room(asked, snapshot), _named(gang, snapshot)
+    minimum = narrowest_minimum(gang)
+    best_gpus, best_where = _most_gpus(gang, snapshot, {m.phase for m in minimum}, room, named)
     return Shortfall(
-        needed_gpus=sum(m.gpus for m in core),
+        needed_gpus=sum(m.gpus for m in minimum),
         closest=_closest(gang, snapshot, room, named),
         best_gpus=best_gpus,
         best_where=best_where,
-        cluster_gpus=capacity_gpus(snapshot, [needs[m.uid] for m in gang.members if gang.still_needed(m.phase)]),
-        held_gpus=0 if own is None or snapshot.gpu_column is None else int(own[:, snapshot.gpu_column].sum()),
+        cluster_gpus=capacity_gpus(snapshot, [asked.needs[m.uid] for m in gang.members if gang.still_needed(m.phase)]),
+        held_gpus=0 if snapshot.gpu_column is None else int(own[:, snapshot.gpu_column].sum()),
     )
-
-
-def _narrowest(gang: GangRequest, phase: str) -> list[PodRequest]:
-    """The members that would make up the minimum of a phase with the fewest GPUs."""
-    return sorted((m for m in gang.members if m.phase == phase), key=lambda m: m.gpus)[: gang.still_needed(phase)]
 
 
 def _most_gpus(

@@ -13,22 +13,24 @@ branches are.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.evaluate.pci_affinity import torn_share
 from scheduler.evaluate.rail_alignment import Placed
+from scheduler.search.demand import Demand
 from scheduler.search.objective import Floats, Objective, least_loss
 from scheduler.search.problem import Problem, SetSizes
-from topology.cluster.snapshot import Mask, room_for
-from topology.labels import PHASES
+from topology.cluster.snapshot import Amount2D, Mask, room_for
+from topology.labels import DECODE
 
 _LESS = 1e-9  # a plan must be better by more than rounding
 
 
 class Joint:
-    """One search. `best` are the positions per part of the best plan, None while there is none."""
+    """One search. `best` are the positions per demand of the best plan, None while there is none."""
 
     def __init__(
         self, problem: Problem, objective: Objective, sizes: SetSizes | None, budget: int, improve: int
@@ -38,33 +40,27 @@ class Joint:
         self.spent, self.complete = 0, True
         self._problem, self._objective, self._sizes = problem, objective, sizes
         self._budget, self._improve = budget, improve
-        parts = problem.parts
-        self._queue = [i for i, part in enumerate(parts) for _ in range(part.count)]
-        self._pods = [sum(p.count for p in parts if p.second is second) for second in (False, True)]
+        demands = problem.demands
+        self._second_phase = [demand.phase != problem.first for demand in demands]
+        self._queue = [i for i, demand in enumerate(demands) for _ in range(demand.count)]
+        self._pods = [self._pods_of(second=second) for second in (False, True)]
         partners = problem.partners.count
         self._pairs = max(1, self._pods[0] * self._pods[1] + self._pods[0] * partners[0] + self._pods[1] * partners[1])
         self._free = problem.free.copy()
         self._gpus = np.maximum(problem.gpus, 0)
         self._usable = objective.usable(int(self._gpus.max(initial=0)))
-        self._least = least_loss(self._usable, [part.gpus for part in parts])
-        if problem.losses is not None:
-            known = [0.0] * len(parts) if problem.cards is not None else self._least
-            self._least = [mine + least for mine, least in zip(known, problem.losses.least, strict=True)]
-        self._slots = np.array([np.where(p.may, room_for(self._free, p.need), 0) for p in parts], dtype=np.int64)
-        if problem.cards is not None:
-            self._slots = np.minimum(self._slots, problem.cards.slots)
-        self._needs = [
-            [(column, int(n)) for column, n in enumerate(part.need) if n] if part.need.any() else [] for part in parts
+        self._slots = _slots(problem)
+        self._columns = [
+            [(int(column), int(d.request[column])) for column in np.flatnonzero(d.request)] for d in demands
         ]
         self._rest = [sorted(Counter(self._queue[at:]).items()) for at in range(len(self._queue) + 1)]
-        self._smallest = [
-            np.min([parts[i].need for i, _ in rest], axis=0) if len(rest) > 1 else None for rest in self._rest
-        ]
-        self._least_after = [sum(self._least[i] * count for i, count in rest) for rest in self._rest]
-        self._banned = [np.zeros(len(self._free), dtype=bool) for _ in parts]
+        self._smallest = [_smallest(demands, rest) for rest in self._rest]
+        least = _least_losses(problem, self._usable)
+        self._least_after = [sum(least[i] * count for i, count in rest) for rest in self._rest]
+        self._banned = [np.zeros(len(self._free), dtype=bool) for _ in demands]
         self._load = np.zeros(len(self._free), dtype=np.int64)
         self._loads: dict[tuple[int, int], int] = {}
-        self._places: list[list[int]] = [[] for _ in parts]
+        self._places: list[list[int]] = [[] for _ in demands]
         self._worst = np.zeros(len(self._free))  # to the first phase's places
         self._total = np.zeros(len(self._free))
         self._nearest = np.full(len(self._free), np.inf)
@@ -81,6 +77,10 @@ class Joint:
             self._dive(0, 0.0, 0.0, 0.0)
         return self
 
+    def _pods_of(self, *, second: bool) -> int:
+        each = zip(self._problem.demands, self._second_phase, strict=True)
+        return sum(demand.count for demand, of in each if of is second)
+
     # --- one pod after the other ---------------------------------------------------------------
 
     def _dive(self, depth: int, lost: float, worst: float, total: float) -> None:
@@ -89,11 +89,11 @@ class Joint:
             self._end(lost, worst, total)
             return
         index = self._queue[depth]
-        part = self._problem.parts[index]
+        second = self._second_phase[index]
         if not self._enough_room(depth):
             return
         nodes = np.flatnonzero((self._slots[index] > 0) & ~self._banned[index])
-        if part.second:
+        if second:
             nodes = nodes[self._open[nodes]]
         if not len(nodes):
             return
@@ -103,8 +103,8 @@ class Joint:
             first.setdefault(twin, at)
         nodes = nodes[list(first.values())]
         losses = self._losses(index, nodes)
-        look = self._second if part.second else self._first
-        costs, nodes, losses = look(depth, nodes, losses, lost, worst, total)
+        bounds = self._second if second else self._first
+        costs, nodes, losses = bounds(depth, nodes, losses, lost, worst, total)
         banned, tried = self._banned[index], -1
         for at in np.lexsort((nodes, costs)).tolist():
             if costs[at] >= self.cost - _LESS:
@@ -114,7 +114,7 @@ class Joint:
                 break
             self.spent += 1
             if tried >= 0:
-                # All plans with a pod of this part on that node were looked at: its twins below need not go there.
+                # All plans with a pod of this demand on that node were looked at: its twins below need not go there.
                 twins = (self._problem.same == self._problem.same[tried]) & (self._load == self._load[tried])
                 self._banned[index] = self._banned[index] | twins
             tried = int(nodes[at])
@@ -122,58 +122,69 @@ class Joint:
         self._banned[index] = banned
 
     def _step(self, depth: int, index: int, node: int, lost: float, worst: float, total: float) -> None:
-        problem, part = self._problem, self._problem.parts[index]
-        partners, cards = problem.partners, problem.cards
+        """The next pod on a node, everything below that, and the pod off again."""
+        problem, cards = self._problem, self._problem.cards
         token = cards.put(index, node) if cards is not None else None
         if cards is not None and token is None:
             return
         lost_before = problem.losses.put(index, node) if problem.losses is not None else None
         slots, load = self._slots[:, node].copy(), self._load[node]
-        self._free[node] -= part.need
-        self._gpus[node] -= part.gpus
-        free = self._free[node].tolist()
-        for i, needs in enumerate(self._needs):
-            if needs and slots[i]:
-                self._slots[i, node] = min(max(free[column], 0) // n for column, n in needs)
-        if cards is not None:
-            self._slots[:, node] = np.minimum(self._slots[:, node], cards.slots[:, node])
-        self._load[node] = self._loads.setdefault((int(load), index), len(self._loads) + 1)
-        self._places[index].append(node)
         before = self._worst, self._total, self._nearest, self._far, self._ends, self._open
-        if part.second:
-            worst, total = max(worst, float(self._far[node])), total + float(self._ends[node])
-        elif problem.nearest:
-            self._nearest = np.minimum(self._nearest, problem.reach_us[node])
-        else:
-            if partners.count[0]:
-                worst, total = max(worst, float(partners.worst[0, node])), total + float(partners.total[0, node])
-            self._worst = np.maximum(self._worst, problem.reach_us[node])
-            self._total = self._total + problem.reach_us[node]
-        if not part.second and depth + 1 == self._pods[0]:
+        self._take(index, node)
+        worst, total = self._settle(index, node, worst, total)
+        if not self._second_phase[index] and depth + 1 == self._pods[0]:
             self._first_is_placed()
         self._dive(depth + 1, lost, worst, total)
         self._worst, self._total, self._nearest, self._far, self._ends, self._open = before
         self._places[index].pop()
         self._load[node] = load
         self._slots[:, node] = slots
-        self._gpus[node] += part.gpus
-        self._free[node] += part.need
+        self._gpus[node] += problem.demands[index].gpus
+        self._free[node] += problem.demands[index].request
         if cards is not None and token is not None:
             cards.back(node, token)
         if problem.losses is not None and lost_before is not None:
             problem.losses.back(index, node, lost_before)
 
+    def _take(self, index: int, node: int) -> None:
+        """A pod's amounts off a node, and what that node takes now."""
+        demand, cards, slots = self._problem.demands[index], self._problem.cards, self._slots[:, node].tolist()
+        self._free[node] -= demand.request
+        self._gpus[node] -= demand.gpus
+        free = self._free[node].tolist()
+        for i, columns in enumerate(self._columns):
+            if columns and slots[i]:
+                self._slots[i, node] = min(max(free[column], 0) // n for column, n in columns)
+        if cards is not None:
+            self._slots[:, node] = np.minimum(self._slots[:, node], cards.slots[:, node])
+        self._load[node] = self._loads.setdefault((int(self._load[node]), index), len(self._loads) + 1)
+        self._places[index].append(node)
+
+    def _settle(self, index: int, node: int, worst: float, total: float) -> tuple[float, float]:
+        """Worst and total reach of what is settled once a pod is on a node; what it means to those that follow."""
+        problem, partners = self._problem, self._problem.partners
+        if self._second_phase[index]:
+            return max(worst, float(self._far[node])), total + float(self._ends[node])
+        if problem.nearest:
+            self._nearest = np.minimum(self._nearest, problem.reach_us[node])
+            return worst, total
+        if partners.count[0]:
+            worst, total = max(worst, float(partners.worst[0, node])), total + float(partners.total[0, node])
+        self._worst = np.maximum(self._worst, problem.reach_us[node])
+        self._total = self._total + problem.reach_us[node]
+        return worst, total
+
     def _losses(self, index: int, nodes: NDArray[np.int64]) -> Floats:
-        """GPUs that expected pods lose for one pod of a part on each of these nodes."""
-        problem, gpus = self._problem, self._problem.parts[index].gpus
+        """GPUs that expected pods lose for one pod of a demand on each of these nodes."""
+        problem, gpus = self._problem, self._problem.demands[index].gpus
         if problem.cards is not None and problem.losses is not None:
-            told: Floats = problem.losses.gpus[index, nodes]
-            return told
+            of_gpus: Floats = problem.losses.gpus[index, nodes]
+            return of_gpus
         lost: Floats = self._usable[self._gpus[nodes]] - self._usable[self._gpus[nodes] - gpus]
         return lost if problem.losses is None else lost + problem.losses.gpus[index, nodes]
 
     def _enough_room(self, depth: int) -> bool:
-        """A necessary condition: each part alone fits, and all of them if every pod were as small as the smallest."""
+        """A necessary condition: each demand alone fits, and all of them if every pod were as small as the smallest."""
         rest, second = self._rest[depth], depth >= self._pods[0]
         room = [self._slots[i] * self._open if second else self._slots[i] for i, _ in rest]
         if any(int(slots.sum()) < count for slots, (_, count) in zip(room, rest, strict=True)):
@@ -213,21 +224,21 @@ class Joint:
             more = self._pods[0] - depth - 1
             if partners.count[0]:
                 for i, count in self._rest[depth + 1]:
-                    if not problem.parts[i].second:
-                        total_least += count * partners.total[0, problem.parts[i].may].min(initial=np.inf)
+                    if not self._second_phase[i]:
+                        total_least += count * partners.total[0, problem.demands[i].accepts].min(initial=np.inf)
             far = np.maximum(self._worst, problem.reach_us[nodes])  # (candidates, V)
             ends = self._total + problem.reach_us[nodes] + more * self._floor_us
-            for i, part in enumerate(problem.parts):
-                if not part.second:
+            for i, demand in enumerate(problem.demands):
+                if not self._second_phase[i]:
                     continue
                 open_to = (self._slots[i] > 0) & (far <= problem.bound_us)
-                alive &= (open_to * self._slots[i]).sum(axis=1) >= part.count
+                alive &= (open_to * self._slots[i]).sum(axis=1) >= demand.count
                 if partners.count[1]:
                     far_too, ends_too = np.maximum(far, partners.worst[1]), ends + partners.total[1]
                 else:
                     far_too, ends_too = far, ends
                 worst_least = np.maximum(worst_least, np.where(open_to, far_too, np.inf).min(axis=1))
-                total_least = total_least + part.count * np.where(open_to, ends_too, np.inf).min(axis=1)
+                total_least = total_least + demand.count * np.where(open_to, ends_too, np.inf).min(axis=1)
             mean_least = total_least / self._pairs
         nodes, losses = nodes[alive], losses[alive]
         share = self._share(nodes, second=False)
@@ -282,8 +293,8 @@ class Joint:
         return known
 
     def _of(self, *, second: bool) -> list[int]:
-        parts = zip(self._problem.parts, self._places, strict=True)
-        return [node for part, nodes in parts if part.second is second for node in nodes]
+        each = zip(self._second_phase, self._places, strict=True)
+        return [node for of, nodes in each if of is second for node in nodes]
 
     def _share(self, nodes: NDArray[np.int64], *, second: bool) -> Floats | float:
         if self._sizes is None or self._problem.nearest:
@@ -296,9 +307,9 @@ class Joint:
         if self._problem.roots is None:
             return 0.0
         gpus_at: dict[int, dict[str, list[int]]] = {}
-        for part, nodes in zip(self._problem.parts, self._places, strict=True):
+        for demand, nodes in zip(self._problem.demands, self._places, strict=True):
             for node in nodes:
-                gpus_at.setdefault(node, {}).setdefault(PHASES[part.second], []).append(part.gpus)
+                gpus_at.setdefault(node, {}).setdefault(demand.phase, []).append(demand.gpus)
         return torn_share(self._problem.roots, gpus_at, min(self._pods))
 
     def _off_rail(self) -> float:
@@ -307,8 +318,8 @@ class Joint:
         if problem.rails is None:
             return 0.0
         return problem.rails.off(
-            Placed(part.second != problem.swapped, part.gpus, problem.names[node])
-            for part, nodes in zip(problem.parts, self._places, strict=True)
+            Placed(demand.phase == DECODE, demand.gpus, problem.names[node])
+            for demand, nodes in zip(problem.demands, self._places, strict=True)
             for node in nodes
         )
 
@@ -328,3 +339,25 @@ class Joint:
             if self.best is None:
                 self._budget = min(self._budget, self.spent + self._improve)
             self.cost, self.best = cost, [sorted(nodes) for nodes in self._places]
+
+
+def _slots(problem: Problem) -> NDArray[np.int64]:
+    """How many pods of each demand every node takes, shape (demands, V)."""
+    rows = [np.where(demand.accepts, room_for(problem.free, demand.request), 0) for demand in problem.demands]
+    slots = np.array(rows, dtype=np.int64)
+    return slots if problem.cards is None else np.minimum(slots, problem.cards.slots)
+
+
+def _smallest(demands: Sequence[Demand], rest: Sequence[tuple[int, int]]) -> Amount2D | None:
+    """The least of each amount that any of the pods left requests; None where they are of one demand."""
+    smallest: Amount2D | None = np.min([demands[i].request for i, _ in rest], axis=0) if len(rest) > 1 else None
+    return smallest
+
+
+def _least_losses(problem: Problem, usable: Floats) -> list[float]:
+    """GPUs that a pod of each demand loses at least, wherever it goes."""
+    whole = least_loss(usable, [demand.gpus for demand in problem.demands])
+    if problem.losses is None:
+        return whole
+    known = [0.0] * len(whole) if problem.cards is not None else whole
+    return [mine + least for mine, least in zip(known, problem.losses.least, strict=True)]

@@ -13,8 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.search.objective import Floats, Objective
-from topology.cluster.snapshot import Amount2D, Mask, NodeTable, room_for
+from scheduler.search.cluster_view import ClusterView, loss_of_a_slot
+from scheduler.search.demand import Demand
+from scheduler.search.objective import Floats
+from topology.cluster.snapshot import Mask, room_for
+
+Ints = NDArray[np.int64]
 
 WIDEST = 128
 """Nodes in one region; more for gangs of more pods than that."""
@@ -24,74 +28,47 @@ _MOST = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """`count` pods of one need (R,), and how many of them each node takes (N,): none where they may not go."""
-
-    need: Amount2D
-    gpus: int
-    count: int
-    slots: NDArray[np.int64]
-
-
-@dataclass(frozen=True, slots=True)
 class Region:
     """Node indices in name order. `whole`: nothing outside can hold a pod of the gang."""
 
-    nodes: NDArray[np.int64]
+    nodes: Ints
     whole: bool
 
 
-def regions(
-    table: NodeTable,
-    free: Amount2D,
-    free_gpus: NDArray[np.int64],
-    wanted: Sequence[Wanted],
-    near: Floats | None,
-    objective: Objective,
-) -> Iterator[Region]:
-    """Regions to search, the most promising first. `near` is the cost in reach of each node to partners, if any."""
-    slots = [want.slots for want in wanted]
-    able = np.flatnonzero(np.logical_or.reduce([s > 0 for s in slots])) if slots else np.empty(0, dtype=np.int64)
-    widest = _widest(wanted)
-    if one_region(able, wanted):
+def regions(view: ClusterView, demands: Sequence[Demand], slots: Ints, near: Floats | None) -> Iterator[Region]:
+    """Regions to search, the most promising first. `slots`: how many pods of each demand a node takes, (demands, N).
+    `near` is the cost in reach of each node to partners, if any."""
+    able = np.flatnonzero((slots > 0).any(axis=0))
+    widest = _widest(demands)
+    if one_region(able, demands):
         yield Region(able, whole=True)
         return
-    usable = objective.usable(int(free_gpus.max(initial=0)))
     if near is not None:
         # Partners stand where they stand: the nodes nearest to them, and of those where the least is lost.
-        loss = loss_of_a_slot(usable, free_gpus, max(want.gpus for want in wanted))
+        loss = loss_of_a_slot(view.usable, view.gpus, max(demand.gpus for demand in demands))
         yield Region(np.sort(able[np.lexsort((able, loss[able], near[able]))][:widest]), whole=False)
         return
-    for nodes in domains(table, able, free, free_gpus, wanted, usable, most=_MOST):
-        yield Region(_at_most(nodes, widest, table, slots, usable, free_gpus, wanted), whole=False)
+    for nodes in domains(view, able, demands, slots, most=_MOST):
+        yield Region(_at_most(nodes, widest, view, demands, slots), whole=False)
 
 
-def one_region(able: NDArray[np.int64], wanted: Sequence[Wanted]) -> bool:
+def one_region(able: Ints, demands: Sequence[Demand]) -> bool:
     """Whether the nodes that can hold any of these pods are so few that all of them are one region."""
-    return len(able) <= _widest(wanted)
+    return len(able) <= _widest(demands)
 
 
-def _widest(wanted: Sequence[Wanted]) -> int:
-    return max(WIDEST, 2 * sum(want.count for want in wanted))
+def _widest(demands: Sequence[Demand]) -> int:
+    return max(WIDEST, 2 * sum(demand.count for demand in demands))
 
 
-def domains(
-    table: NodeTable,
-    able: NDArray[np.int64],
-    free: Amount2D,
-    free_gpus: NDArray[np.int64],
-    wanted: Sequence[Wanted],
-    usable: Floats,
-    *,
-    most: int,
-) -> Iterator[NDArray[np.int64]]:
+def domains(view: ClusterView, able: Ints, demands: Sequence[Demand], slots: Ints, *, most: int) -> Iterator[Ints]:
     """Nodes of the domains that can hold the gang, as far as counting tells, tightest level first; at most so many, and
     all nodes where there are none."""
-    reach, found, slots = table.reach, 0, [want.slots for want in wanted]
-    for node in alone(free, free_gpus, wanted, usable)[: max(1, most // 2)]:
+    reach, found = view.table.reach, 0
+    for node in alone(view, demands, slots)[: max(1, most // 2)]:
         yield np.array([node])
         found += 1
-    by_width = _by_width(slots, wanted)
+    by_width = _by_width(demands, slots)
     for level in (reach.fabric, reach.leaf, reach.spine, reach.zone):
         domain = level[able]
         inside = able[domain >= 0]
@@ -100,11 +77,11 @@ def domains(
             continue
         size = int(domain.max()) + 1
         fits = np.ones(size, dtype=bool)
-        for want, room in zip(wanted, slots, strict=True):
-            fits &= np.bincount(domain, weights=room[inside], minlength=size) >= want.count
+        for demand, room in zip(demands, slots, strict=True):
+            fits &= np.bincount(domain, weights=room[inside], minlength=size) >= demand.count
         loss = np.zeros(size)
         for gpus, (count, room) in by_width.items():
-            share, enough = _least_loss(domain, size, free_gpus[inside], room[inside], gpus, count, usable)
+            share, enough = _least_loss(domain, size, view.gpus[inside], room[inside], gpus, count, view.usable)
             fits &= enough
             loss += share
         order = np.flatnonzero(fits)
@@ -118,34 +95,25 @@ def domains(
         yield able
 
 
-def alone(free: Amount2D, free_gpus: NDArray[np.int64], wanted: Sequence[Wanted], usable: Floats) -> list[int]:
+def alone(view: ClusterView, demands: Sequence[Demand], slots: Ints) -> list[int]:
     """Nodes that can hold the whole gang, those that lose least first."""
-    need = np.sum([want.need * want.count for want in wanted], axis=0)
-    may = np.logical_and.reduce([want.slots >= want.count for want in wanted])
+    need = np.sum([demand.request * demand.count for demand in demands], axis=0)
+    may = np.logical_and.reduce([room >= demand.count for demand, room in zip(demands, slots, strict=True)])
     nodes = np.flatnonzero(may)
-    nodes = nodes[room_for(free[nodes], need) > 0]
-    gpus = sum(want.gpus * want.count for want in wanted)
-    loss = usable[free_gpus[nodes]] - usable[free_gpus[nodes] - gpus]
+    nodes = nodes[room_for(view.free[nodes], need) > 0]
+    gpus = sum(demand.gpus * demand.count for demand in demands)
+    loss = view.usable[view.gpus[nodes]] - view.usable[view.gpus[nodes] - gpus]
     order: list[int] = nodes[np.lexsort((nodes, loss))].tolist()
     return order
 
 
-def _by_width(slots: Sequence[NDArray[np.int64]], wanted: Sequence[Wanted]) -> dict[int, tuple[int, NDArray[np.int64]]]:
+def _by_width(demands: Sequence[Demand], slots: Ints) -> dict[int, tuple[int, Ints]]:
     """Pods of one width compete for the same room: how many there are, and the room for them."""
-    merged: dict[int, tuple[int, NDArray[np.int64]]] = {}
-    for want, room in zip(wanted, slots, strict=True):
-        count, known = merged.get(want.gpus, (0, room))
-        merged[want.gpus] = count + want.count, np.maximum(known, room)
+    merged: dict[int, tuple[int, Ints]] = {}
+    for demand, room in zip(demands, slots, strict=True):
+        count, known = merged.get(demand.gpus, (0, room))
+        merged[demand.gpus] = count + demand.count, np.maximum(known, room)
     return merged
-
-
-def loss_of_a_slot(usable: Floats, free_gpus: NDArray[np.int64], gpus: int) -> Floats:
-    """GPUs that expected pods lose per pod of so many GPUs, with the node filled up by such pods, shape (n,)."""
-    each = max(gpus, 1)
-    fit = np.arange(len(usable)) // each
-    lost = usable - usable[np.arange(len(usable)) - fit * each] if gpus else np.zeros(len(usable))
-    loss: Floats = (lost / np.maximum(fit, 1))[free_gpus]
-    return loss
 
 
 def _least_loss(
@@ -167,20 +135,14 @@ def _least_loss(
     return share, taken[:, -1] >= count
 
 
-def _at_most(
-    nodes: NDArray[np.int64],
-    widest: int,
-    table: NodeTable,
-    slots: Sequence[NDArray[np.int64]],
-    usable: Floats,
-    free_gpus: NDArray[np.int64],
-    wanted: Sequence[Wanted],
-) -> NDArray[np.int64]:
+def _at_most(nodes: Ints, widest: int, view: ClusterView, demands: Sequence[Demand], slots: Ints) -> Ints:
     """The nodes of a large domain that lie in its roomiest parts (nodes of one kind), and lose least there."""
     if len(nodes) <= widest:
         return nodes
-    kinds = table.reach.kind[nodes]
-    room = np.minimum.reduce([np.bincount(kinds, weights=s[nodes], minlength=len(table.reach.first)) for s in slots])
-    loss = loss_of_a_slot(usable, free_gpus[nodes], max(want.gpus for want in wanted))
-    chosen: NDArray[np.int64] = np.sort(nodes[np.lexsort((nodes, loss, kinds, -room[kinds]))][:widest])
+    kinds = view.table.reach.kind[nodes]
+    room = np.minimum.reduce(
+        [np.bincount(kinds, weights=s[nodes], minlength=len(view.table.reach.first)) for s in slots]
+    )
+    loss = loss_of_a_slot(view.usable, view.gpus[nodes], max(demand.gpus for demand in demands))
+    chosen: Ints = np.sort(nodes[np.lexsort((nodes, loss, kinds, -room[kinds]))][:widest])
     return chosen

@@ -8,7 +8,6 @@ mix lose for want of a place, in cards, as in the score (scheduler/evaluate/mig_
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,9 +16,10 @@ from scheduler.evaluate.evaluate import Need
 from scheduler.evaluate.gpu_fit import limits_of
 from scheduler.evaluate.mig_cost import mig_harm
 from scheduler.model.policy import Policy
-from scheduler.search.gpu_usage import Asker, CardRoom, with_pod
+from scheduler.search.demand import Demand
+from scheduler.search.gpu_usage import CardRoom, with_pod
 from scheduler.search.objective import EXPECTED, Floats, Objective
-from topology.cluster.snapshot import Amount2D, Snapshot
+from topology.cluster.snapshot import Snapshot
 from topology.fragmentation.pod_mix import Mix
 from topology.gpus.capacity import NodeCards
 from topology.gpus.cards import WHOLE_MILLI, CardRow
@@ -81,61 +81,53 @@ class CardValue:
         return [(count / of.total, gpus, ask) for count, gpus, ask in each if ask <= WHOLE_MILLI]
 
 
-@dataclass(frozen=True, slots=True)
-class Taker:
-    """One kind of pod: amounts (R,), and the MIG profile it asks for, if any."""
-
-    need: Amount2D
-    profile: str
-
-
 class RoomLoss:
-    """What one more pod of each kind takes on each of some nodes, by position, as pods come and go."""
+    """What one more pod of each demand takes on each of some nodes, by position, as pods come and go."""
 
     def __init__(
-        self, snapshot: Snapshot, takers: Sequence[Taker], nodes: Ints, value: CardValue, cards: CardRoom | None
+        self, snapshot: Snapshot, demands: Sequence[Demand], nodes: Ints, value: CardValue, cards: CardRoom | None
     ) -> None:
-        """With `cards` everything is told by the state of cards, whole GPUs too."""
-        self._snapshot, self._takers, self._nodes, self._value, self._cards = snapshot, takers, nodes, value, cards
+        """`demands` are over all columns. With `cards` everything follows from the state of cards, whole GPUs too."""
+        self._snapshot, self._demands, self._nodes, self._value, self._cards = snapshot, demands, nodes, value, cards
         self._used = snapshot.used[nodes].copy()
-        self.least = [LEAST_MIG if taker.profile else 0.0 for taker in takers]
-        """What one pod of each kind loses at least, wherever it goes."""
-        self.gpus: Floats = np.array([self._of(kind, np.arange(len(nodes))) for kind in range(len(takers))]).reshape(
-            len(takers), len(nodes)
+        self.least = [LEAST_MIG if demand.shape.profile else 0.0 for demand in demands]
+        """What one pod of each demand loses at least, wherever it goes."""
+        self.gpus: Floats = np.array([self._of(i, np.arange(len(nodes))) for i in range(len(demands))]).reshape(
+            len(demands), len(nodes)
         )
-        """GPUs lost for one more pod, (kinds, nodes)."""
+        """GPUs lost for one more pod, (demands, nodes)."""
 
-    def put(self, kind: int, node: int) -> Floats:
-        """A pod of this kind has come to a node, on its cards already; what `back` needs."""
+    def put(self, index: int, node: int) -> Floats:
+        """A pod of this demand has come to a node, on its cards already; what `back` needs."""
         before = self.gpus[:, node].copy()
-        self._used[node] += self._takers[kind].need
-        for other in range(len(self._takers)):
+        self._used[node] += self._demands[index].request
+        for other in range(len(self._demands)):
             self.gpus[other, node] = self._of(other, np.array([node]))[0]
         return before
 
-    def back(self, kind: int, node: int, before: Floats) -> None:
+    def back(self, index: int, node: int, before: Floats) -> None:
         """The last pod that came to a node has gone."""
-        self._used[node] -= self._takers[kind].need
+        self._used[node] -= self._demands[index].request
         self.gpus[:, node] = before
 
     def state(self, node: int) -> object:
         """Equal for nodes that can be swapped as far as MIG is concerned; shared cards say it themselves."""
-        if not any(taker.profile for taker in self._takers):
+        if not any(demand.shape.profile for demand in self._demands):
             return None
         table, at = self._snapshot.table, int(self._nodes[node])
         if table.mig_of(at) is not None:
             return at
         return table.allocatable[at].tobytes(), self._used[node].tobytes(), int(table.gpus.model_kind[at])
 
-    def _of(self, kind: int, at: Ints) -> Floats:
+    def _of(self, index: int, at: Ints) -> Floats:
         lost = np.zeros(len(at))
         if self._cards is not None:
             for i, node in enumerate(at.tolist()):
-                after = self._cards.after(kind, node) if self._cards.slots[kind, node] else None
+                after = self._cards.after(index, node) if self._cards.slots[index, node] else None
                 if after is not None:
                     cards, row = self._cards.cards(node), self._cards.row(node)
                     lost[i] = self._value.of(cards, row) - self._value.of(cards, after)
-        if profile := self._takers[kind].profile:
+        if profile := self._demands[index].shape.profile:
             lost += mig_harm(self._snapshot, self._nodes[at], (profile,), self._snapshot.mix.profiles, self._used[at])
         return lost
 
@@ -156,10 +148,10 @@ def lost_gpus(
         free = [np.maximum(s.table.allocatable[rows, gpu] - s.used[rows, gpu], 0) for s in (before, after)]
         usable = objective.usable(int(free[0].max(initial=0)))
         lost += float((usable[free[0]] - usable[free[1]]).sum())
-    split: dict[int, list[Taker]] = {}
+    split: dict[int, list[Need]] = {}
     for need, node in placed:
         if need.shape.profile:
-            split.setdefault(node, []).append(Taker(need.row, need.shape.profile))
+            split.setdefault(node, []).append(need)
     return lost + _places(before, split)
 
 
@@ -177,18 +169,18 @@ def _on_cards(
         now: CardRow | None = row
         for need in needs:
             taken = int(need.row[gpu]) if gpu is not None else 0
-            now = with_pod(cards, now, Asker(need.cards, taken, 1)) if now is not None else None
+            now = with_pod(cards, now, need.cards, taken) if now is not None else None
         # Where they do not fit in this order they do in another.
         lost += value.of(cards, row) - value.of(cards, now if now is not None else after.gpus.row(node))
     return lost
 
 
-def _places(before: Snapshot, pods: Mapping[int, Sequence[Taker]]) -> float:
+def _places(before: Snapshot, pods: Mapping[int, Sequence[Need]]) -> float:
     """Cards of MIG memory that the mix loses to these pods, by node; on a node one after the other, by profile."""
     lost = 0.0
-    for node, takers in sorted(pods.items()):
+    for node, needs in sorted(pods.items()):
         used, at = before.used[[node]].copy(), np.array([node])
-        for taker in sorted(takers, key=lambda t: t.profile):
-            lost += float(mig_harm(before, at, (taker.profile,), before.mix.profiles, used)[0])
-            used[0] += taker.need
+        for need in sorted(needs, key=lambda n: n.shape.profile):
+            lost += float(mig_harm(before, at, (need.shape.profile,), before.mix.profiles, used)[0])
+            used[0] += need.row
     return lost

@@ -16,12 +16,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.evaluate.gpu_fit import CardNeed
+from scheduler.search.demand import Demand
 from scheduler.search.gpu_usage import CardRoom
 from scheduler.search.reach_cliques import MOST_KINDS, clique_numbers, kinds_within
 from topology.cluster.isochrone_sets import near_all
-from topology.cluster.snapshot import Amount2D, Mask, Snapshot, room_for
-from topology.fragmentation.pod_shape import NOTHING, PodShape
+from topology.cluster.snapshot import Mask, Snapshot, room_for
 from topology.gpus.cards import CardRow
 from topology.labels import DECODE, PREFILL
 
@@ -31,20 +30,8 @@ _SHALLOW = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Item:
-    """`count` interchangeable pods: one phase, one need (R,), one acceptance mask (N,)."""
-
-    phase: str
-    need: Amount2D
-    accepts: Mask
-    count: int
-    cards: CardNeed | None = None
-    shape: PodShape = NOTHING
-
-
-@dataclass(frozen=True, slots=True)
 class Found:
-    """Node indices per item, in item order, and how many placements were tried. `complete` is False out of budget."""
+    """Node indices per demand, in their order, how many placements were tried. `complete` is False out of budget."""
 
     places: tuple[tuple[int, ...], ...] | None
     expanded: int
@@ -62,9 +49,9 @@ class _Budget:
 
 @dataclass(slots=True)
 class _Step:
-    """One pod of an item on its way through its candidates: where it stands now, and what was so before."""
+    """One pod of a demand on its way through its candidates: where it stands now, and what was so before."""
 
-    item: int
+    demand: int
     candidates: Iterator[int]
     node: int = -1
     token: tuple[CardRow, NDArray[np.int64]] | None = None
@@ -78,7 +65,7 @@ class Search:
     def __init__(
         self,
         snapshot: Snapshot,
-        items: Sequence[Item],
+        demands: Sequence[Demand],
         fixed: Mapping[str, NDArray[np.int64]],
         bound_us: float,
         size_bytes: int,
@@ -87,7 +74,7 @@ class Search:
     ) -> None:
         table = snapshot.table
         self._table = table
-        self._items, self._cards = items, cards
+        self._demands, self._cards = demands, cards
         self._bound_us, self._size = bound_us, size_bytes
         self._budget = _Budget(budget)
         self._free = snapshot.free.copy()
@@ -100,10 +87,10 @@ class Search:
         }
         self._placed: dict[str, list[int]] = {PREFILL: fixed[PREFILL].tolist(), DECODE: fixed[DECODE].tolist()}
         # Widest first: a wide pod has the fewest places, so it decides early.
-        self._order = sorted(range(len(items)), key=lambda i: (tuple(-items[i].need), items[i].phase, i))
-        self._queue = [i for i in self._order for _ in range(items[i].count)]
-        self._places: list[list[int]] = [[] for _ in items]
-        self._banned: list[set[int]] = [set() for _ in items]
+        self._order = sorted(range(len(demands)), key=lambda i: (tuple(-demands[i].request), demands[i].phase, i))
+        self._queue = [i for i in self._order for _ in range(demands[i].count)]
+        self._places: list[list[int]] = [[] for _ in demands]
+        self._banned: list[set[int]] = [set() for _ in demands]
         self._same = self._signatures()
         self._within: NDArray[np.bool_] | None = None  # by kinds of nodes, made when first needed
 
@@ -120,13 +107,13 @@ class Search:
     def _leave_cliques(self) -> None:
         """Where nodes within the bound of each other form cliques, as in a tree of switches, a gang is in one of them:
         leave those that have room for all of it together, as far as counting tells."""
-        if len(self._table.reach.first) > MOST_KINDS or len({item.phase for item in self._items}) < 2:
+        if len(self._table.reach.first) > MOST_KINDS or len({demand.phase for demand in self._demands}) < 2:
             return
         if (cliques := clique_numbers(self._table, self._kinds_within())) is None:
             return
-        need = sum(int(item.need[self._gpu]) * item.count for item in self._items if len(item.need))
-        smallest, pods = np.min([item.need for item in self._items], axis=0), len(self._queue)
-        welcome = np.logical_or.reduce([item.accepts for item in self._items])
+        need = sum(int(demand.request[self._gpu]) * demand.count for demand in self._demands if len(demand.request))
+        smallest, pods = np.min([demand.request for demand in self._demands], axis=0), len(self._queue)
+        welcome = np.logical_or.reduce([demand.accepts for demand in self._demands])
         gpus = np.where(welcome, np.maximum(self._free[:, self._gpu], 0), 0) if need else np.zeros(len(welcome))
         enough = np.bincount(cliques, weights=gpus) >= need
         enough &= np.bincount(cliques, weights=np.where(welcome, room_for(self._free, smallest), 0)) >= pods
@@ -149,17 +136,17 @@ class Search:
             return
         within = self._kinds_within()
         slots = [
-            (self._items[i], count, np.where(self._items[i].accepts, self._slots(i, everywhere), 0))
+            (self._demands[i], count, np.where(self._demands[i].accepts, self._slots(i, everywhere), 0))
             for i, count in self._remaining(depth)
         ]
         twins, inside = np.diagonal(within)[reach.kind], reach.self_us(self._size) <= self._bound_us
         for _ in range(_ROUNDS):
             before = [int(mask.sum()) for mask in self._allowed.values()]
-            for item, count, room in slots:
-                mine = np.where(self._allowed[item.phase], room, 0)
+            for demand, count, room in slots:
+                mine = np.where(self._allowed[demand.phase], room, 0)
                 per_kind = np.bincount(reach.kind, weights=mine, minlength=len(reach.first))
                 around = (within @ per_kind)[reach.kind] + mine * (inside.astype(np.int64) - twins)
-                other = DECODE if item.phase == PREFILL else PREFILL
+                other = DECODE if demand.phase == PREFILL else PREFILL
                 self._allowed[other] = self._allowed[other] & (around >= count)
             if before == [int(mask.sum()) for mask in self._allowed.values()]:
                 return
@@ -177,7 +164,7 @@ class Search:
                     step = self._step(len(steps))
                     continue
             else:
-                self._banned[step.item].difference_update(step.refused)
+                self._banned[step.demand].difference_update(step.refused)
                 if not steps:
                     return False
                 step = steps.pop()
@@ -185,49 +172,49 @@ class Search:
 
     def _step(self, depth: int) -> _Step:
         index = self._queue[depth]
-        return _Step(index, self._candidates(depth, self._items[index]))
+        return _Step(index, self._candidates(depth, self._demands[index]))
 
     def _next(self, step: _Step, depth: int) -> bool:
         """Put the step's pod on its next candidate, if there is one and the budget allows it."""
-        item = self._items[step.item]
-        other = DECODE if item.phase == PREFILL else PREFILL
+        demand = self._demands[step.demand]
+        other = DECODE if demand.phase == PREFILL else PREFILL
         for node in step.candidates:
-            if node in self._banned[step.item]:
+            if node in self._banned[step.demand]:
                 continue
             if not self._budget.spend():
                 return False
-            token = self._cards.put(step.item, node) if self._cards is not None else None
+            token = self._cards.put(step.demand, node) if self._cards is not None else None
             if self._cards is not None and token is None:
                 continue
             step.node, step.token, step.allowed = node, token, self._allowed.copy()
-            self._free[node] -= item.need
+            self._free[node] -= demand.request
             self._allowed[other] = self._allowed[other] & (self._table.reach.row_us(node, self._size) <= self._bound_us)
-            self._placed[item.phase].append(node)
-            self._places[step.item].append(node)
+            self._placed[demand.phase].append(node)
+            self._places[step.demand].append(node)
             if depth < _SHALLOW:
                 self._rule_out(depth + 1)
             return True
         return False
 
     def _take_back(self, step: _Step) -> None:
-        item, node = self._items[step.item], step.node
-        self._places[step.item].pop()
-        self._placed[item.phase].pop()
+        demand, node = self._demands[step.demand], step.node
+        self._places[step.demand].pop()
+        self._placed[demand.phase].pop()
         self._allowed = step.allowed
-        self._free[node] += item.need
+        self._free[node] += demand.request
         if self._cards is not None and step.token is not None:
             self._cards.back(node, step.token)
-        # No solution has a pod of this item here, so its interchangeable siblings need not try again below.
+        # No solution has a pod of this demand here, so its interchangeable siblings need not try again below.
         step.refused.append(node)
-        self._banned[step.item].add(node)
+        self._banned[step.demand].add(node)
 
     def _remaining(self, depth: int) -> list[tuple[int, int]]:
-        counts = np.bincount(np.array(self._queue[depth:], dtype=np.int64), minlength=len(self._items))
+        counts = np.bincount(np.array(self._queue[depth:], dtype=np.int64), minlength=len(self._demands))
         return [(i, int(n)) for i, n in enumerate(counts) if n]
 
     def _slots(self, index: int, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
-        """How many pods of an item each node takes now, shape (nodes,)."""
-        slots = room_for(self._free[nodes], self._items[index].need)
+        """How many pods of a demand each node takes now, shape (nodes,)."""
+        slots = room_for(self._free[nodes], self._demands[index].request)
         return slots if self._cards is None else np.minimum(slots, self._cards.slots[index, nodes])
 
     def _enough_room(self, depth: int) -> bool:
@@ -236,27 +223,27 @@ class Search:
         union = np.zeros(len(self._table), dtype=bool)
         gpus, remaining = 0, self._remaining(depth)
         for index, count in remaining:
-            item = self._items[index]
-            mask = self._allowed[item.phase] & item.accepts
+            demand = self._demands[index]
+            mask = self._allowed[demand.phase] & demand.accepts
             if not mask.any() or int(self._slots(index, np.flatnonzero(mask)).sum()) < count:
                 return False
             union |= mask
-            gpus += int(item.need[self._gpu]) * count if len(item.need) else 0
+            gpus += int(demand.request[self._gpu]) * count if len(demand.request) else 0
         if gpus and int(np.maximum(self._free[union, self._gpu], 0).sum()) < gpus:
             return False
         if len(remaining) < 2:
             return True
-        smallest = np.min([self._items[index].need for index, _ in remaining], axis=0)
+        smallest = np.min([self._demands[index].request for index, _ in remaining], axis=0)
         return int(room_for(self._free[union], smallest).sum()) >= sum(count for _, count in remaining)
 
-    def _candidates(self, depth: int, item: Item) -> Iterator[int]:
-        mask = self._allowed[item.phase] & item.accepts
+    def _candidates(self, depth: int, demand: Demand) -> Iterator[int]:
+        mask = self._allowed[demand.phase] & demand.accepts
         nodes = np.flatnonzero(mask)
         nodes = nodes[self._slots(self._queue[depth], nodes) > 0]
         if not len(nodes):
             return
         if self._placed[PREFILL] or self._placed[DECODE]:
-            near = self._distance(item.phase)[nodes]
+            near = self._distance(demand.phase)[nodes]
             left = self._free[nodes, self._gpu] if self._free.shape[1] else np.zeros(len(nodes), dtype=np.int64)
             order = np.lexsort((nodes, left, near))
         else:
@@ -270,8 +257,8 @@ class Search:
         yield from nodes[first].tolist()
 
     def _signatures(self) -> NDArray[np.int64]:
-        """A number per node, (N,): equal where kind, free amounts and acceptance by every item are."""
-        columns = [self._table.reach.kind[:, None], self._free, *(item.accepts[:, None] for item in self._items)]
+        """A number per node, (N,): equal where kind, free amounts and acceptance by every demand are."""
+        columns = [self._table.reach.kind[:, None], self._free, *(demand.accepts[:, None] for demand in self._demands)]
         if self._cards is not None:
             known: dict[object, int] = {}
             states = [known.setdefault(self._cards.state(node), len(known)) for node in range(len(self._table))]
@@ -292,7 +279,7 @@ class Search:
         reach = self._table.reach
         remaining = self._remaining(depth)
         free = np.maximum(self._free[:, self._gpu], 0)
-        need = sum(int(self._items[i].need[self._gpu]) * count for i, count in remaining)
+        need = sum(int(self._demands[i].request[self._gpu]) * count for i, count in remaining)
         everywhere = np.arange(len(self._table))
         level = np.full(len(self._table), 5, dtype=np.int64)
         leftover = np.zeros(len(self._table), dtype=np.int64)
@@ -303,7 +290,7 @@ class Search:
             size = int(domain.max(initial=0)) + 1
             fits = known & (level == 5)
             for index, count in remaining:
-                slots = np.where(self._items[index].accepts, self._slots(index, everywhere), 0)
+                slots = np.where(self._demands[index].accepts, self._slots(index, everywhere), 0)
                 fits &= np.bincount(domain[known], weights=slots[known], minlength=size)[domain] >= count
             room = np.bincount(domain[known], weights=free[known], minlength=size)[domain]
             fits &= room >= need

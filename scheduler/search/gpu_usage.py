@@ -6,12 +6,13 @@ Only gangs with a pod that must be looked at card by card have one of these; for
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.evaluate.gpu_fit import CardNeed, card_slots
+from scheduler.search.demand import Demand
 from topology.cluster.snapshot import Mask, Snapshot
 from topology.gpus.capacity import NodeCards
 from topology.gpus.cards import CardRow, choose, put_all
@@ -22,20 +23,11 @@ PLENTY = 1_000
 """Slots where cards set no limit."""
 
 
-@dataclass(frozen=True, slots=True)
-class Asker:
-    """One kind of pod: what it asks of cards, if that matters, whole GPUs it takes by amounts, and how many pods."""
-
-    cards: CardNeed | None
-    gpus: int
-    count: int
-
-
-def with_pod(cards: NodeCards, row: CardRow, asker: Asker) -> CardRow | None:
-    """Cards with one pod more, on those that its form's owner would choose; None where it does not fit."""
-    need = asker.cards
+def with_pod(cards: NodeCards, row: CardRow, need: CardNeed | None, gpus: int) -> CardRow | None:
+    """Cards with one pod more, on those that its form's owner would choose, or `gpus` whole ones where amounts say it
+    all; None where it does not fit."""
     if need is None:
-        return put_plain(cards, row, asker.gpus) if asker.gpus else row
+        return put_plain(cards, row, gpus) if gpus else row
     if need.request.profiles:
         return row
     chosen = choose(cards, row, need.request, need.phase, need.limits)
@@ -43,35 +35,36 @@ def with_pod(cards: NodeCards, row: CardRow, asker: Asker) -> CardRow | None:
 
 
 class CardRoom:
-    """Cards of some nodes of a snapshot as pods of these kinds are put on and taken off again; nodes by position."""
+    """Cards of some nodes of a snapshot as pods of these demands are put on and taken off again; nodes by position."""
 
-    def __init__(self, gpus: GpuTable, askers: Sequence[Asker], nodes: NDArray[np.int64]) -> None:
-        self._gpus, self._askers, self._nodes = gpus, askers, nodes
+    def __init__(self, gpus: GpuTable, demands: Sequence[Demand], nodes: NDArray[np.int64]) -> None:
+        self._gpus, self._demands, self._nodes = gpus, demands, nodes
         self._rows: dict[int, CardRow] = {}
         self.slots: NDArray[np.int64] = np.array(
             [
-                np.full(len(nodes), PLENTY) if asker.cards is None else card_slots(gpus, asker.cards, nodes)
-                for asker in askers
+                np.full(len(nodes), PLENTY) if demand.gpu_need is None else card_slots(gpus, demand.gpu_need, nodes)
+                for demand in demands
             ],
             dtype=np.int64,
-        ).reshape(len(askers), len(nodes))
-        """How many pods of each kind the cards of each node take now, (kinds, nodes)."""
+        ).reshape(len(demands), len(nodes))
+        """How many pods of each demand the cards of each node take now, (demands, nodes)."""
 
-    def put(self, kind: int, node: int) -> tuple[CardRow, NDArray[np.int64]] | None:
+    def put(self, index: int, node: int) -> tuple[CardRow, NDArray[np.int64]] | None:
         """One pod on a node, on the cards that its form's owner would choose; what `back` needs, None if it cannot."""
-        before, row = self.row(node), self.after(kind, node)
+        before, row = self.row(node), self.after(index, node)
         if row is None:
             return None
         slots = self.slots[:, node].copy()
         self._rows[node] = row
-        for i, other in enumerate(self._askers):
-            if other.cards is not None and not other.cards.request.profiles:
-                self.slots[i, node] = self._fit(node, row, other)
+        for i, other in enumerate(self._demands):
+            if other.gpu_need is not None and not other.gpu_need.request.profiles:
+                self.slots[i, node] = self._fit(node, row, other.gpu_need, other.count)
         return before, slots
 
-    def after(self, kind: int, node: int) -> CardRow | None:
-        """A node's cards with one more pod on them; None where it does not fit."""
-        return with_pod(self.cards(node), self.row(node), self._askers[kind])
+    def after(self, index: int, node: int) -> CardRow | None:
+        """A node's cards with one more pod of a demand on them; None where it does not fit."""
+        demand = self._demands[index]
+        return with_pod(self.cards(node), self.row(node), demand.gpu_need, demand.gpus)
 
     def back(self, node: int, token: tuple[CardRow, NDArray[np.int64]]) -> None:
         """Takes the last pod that was put on a node off it."""
@@ -80,7 +73,7 @@ class CardRoom:
     def state(self, node: int) -> object:
         """Equal for nodes whose cards can be swapped."""
         cards, row = self.cards(node), self.row(node)
-        pinned = any(a.cards is not None and a.cards.request.pinned for a in self._askers)
+        pinned = any(d.gpu_need is not None and d.gpu_need.request.pinned for d in self._demands)
         return (
             row,
             cards.memory_mib,
@@ -102,25 +95,24 @@ class CardRoom:
         """What cards a node has."""
         return self._gpus.static.cards[int(self._nodes[node])]
 
-    def _fit(self, node: int, row: CardRow, asker: Asker) -> int:
-        """Pods of one kind that fit beside what is there, at most as many as there are."""
-        cards, need = self.cards(node), asker.cards
-        assert need is not None
-        for fitting in range(asker.count):
+    def _fit(self, node: int, row: CardRow, need: CardNeed, count: int) -> int:
+        """Of so many pods those that fit beside what is there."""
+        cards = self.cards(node)
+        for fitting in range(count):
             chosen = choose(cards, row, need.request, need.phase, need.limits)
             if chosen is None:
                 return fitting
             row = put_all(cards, row, chosen, need.request, need.phase)
-        return asker.count
+        return count
 
 
-def room_together(snapshot: Snapshot, one: CardNeed | None, other: CardNeed | None, nodes: Mask) -> Mask:
-    """Of the nodes (N,) those whose cards take a pod of each need at once; whichever comes first may leave a card for
-    the other, so both orders count."""
+def room_together(snapshot: Snapshot, one: Demand, other: Demand, nodes: Mask) -> Mask:
+    """Of the nodes (N,) those whose cards take a pod of each demand at once; whichever comes first may leave a card for
+    the other, so both orders count. Whole GPUs are left to the amounts."""
     at = np.flatnonzero(nodes)
-    if (one is None and other is None) or not len(at):
+    if (one.gpu_need is None and other.gpu_need is None) or not len(at):
         return nodes
-    room = CardRoom(snapshot.gpus, [Asker(one, 0, 1), Asker(other, 0, 1)], at)
+    room = CardRoom(snapshot.gpus, [replace(demand, gpus=0, count=1) for demand in (one, other)], at)
     both = nodes.copy()
     for i, node in enumerate(at.tolist()):
         fits = False

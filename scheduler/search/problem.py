@@ -1,4 +1,4 @@
-"""What a joint search is asked: pods of a gang as interchangeable parts, the nodes they may go to, and who is there."""
+"""What a joint search is asked: the demands of a gang, the nodes they may go to, and who is there."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from numpy.typing import NDArray
 
 from scheduler.evaluate.rail_alignment import GangRails
 from scheduler.search.capacity_loss import RoomLoss
+from scheduler.search.demand import Demand
 from scheduler.search.gpu_usage import CardRoom
 from scheduler.search.objective import Floats
-from topology.cluster.snapshot import Amount2D, Mask
+from topology.cluster.snapshot import Amount2D
 from topology.gpus.roots import RootRoom
 
 
@@ -25,18 +26,6 @@ class SetSizes(Protocol):
 
     def least_share(self, nodes: Sequence[int], candidates: NDArray[np.int64], second: bool) -> Floats | float:
         """The least it can still become once a candidate has joined the nodes of a phase, shape (candidates,)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """Interchangeable pods of the gang: `second` phase or first, need over the columns asked (R,), which nodes may take
-    them (V,)."""
-
-    second: bool
-    need: Amount2D
-    gpus: int
-    count: int
-    may: Mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,13 +45,14 @@ class Partners:
 @dataclass(frozen=True, slots=True)
 class Problem:
     """V nodes by position: free amounts (V, R), reach (V, V) with a node's reach to itself on the diagonal, a number
-    that is the same for nodes that can be swapped (V,). Parts of the first phase come first."""
+    that is the same for nodes that can be swapped (V,). Demands of the phase `first` come first."""
 
     free: Amount2D
     gpus: NDArray[np.int64]
     reach_us: Floats
     same: NDArray[np.int64]
-    parts: tuple[Part, ...]
+    first: str
+    demands: tuple[Demand, ...]
     partners: Partners
     bound_us: float
     nearest: bool = False
@@ -71,4 +61,3 @@ class Problem:
     losses: RoomLoss | None = None  # beyond whole GPUs; with cards everything that is lost
     rails: GangRails | None = None
     names: tuple[int, ...] = ()  # the node of each position in the cluster, where rails are known
-    swapped: bool = False  # the first phase of this search is decode

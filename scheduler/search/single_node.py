@@ -19,59 +19,69 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.search.candidate_regions import Wanted, alone, one_region
+from scheduler.search.candidate_regions import alone, one_region
+from scheduler.search.cluster_view import ClusterView
+from scheduler.search.demand import Demand
 from scheduler.search.objective import Objective, least_loss
-from topology.cluster.snapshot import Amount2D, room_for
-from topology.reach.model import ReachModel
+from topology.cluster.snapshot import room_for
 
 _KINDS = 64
 """Kinds of nodes that are compared with each other; where there are more, the search is asked at once."""
 
 
 def one_node(
-    reach: ReachModel,
-    size_bytes: int,
-    limit_us: float,
-    free: Amount2D,
-    free_gpus: NDArray[np.int64],
-    wanted: Sequence[Wanted],
-    objective: Objective,
+    view: ClusterView, demands: Sequence[Demand], slots: NDArray[np.int64], objective: Objective
 ) -> int | None:
-    """The node, or None where only a search can tell. `wanted` are all pods, in the order in which a search places
-    them; the rest is as in `regions`."""
-    usable = objective.usable(int(free_gpus.max(initial=0)))
+    """The node, or None where only a search can tell. `demands` are all pods, in the order in which a search places
+    them; `slots` is as in `regions`."""
     # Free GPUs of a node that would do; none where narrow pods and wide ones are expected.
-    taken = sum(want.gpus * want.count for want in wanted)
-    cheap = {gpus for gpus in range(taken, len(usable)) if _loses_least(gpus, wanted, usable)}
+    taken = sum(demand.gpus * demand.count for demand in demands)
+    cheap = {gpus for gpus in range(taken, len(view.usable)) if _loses_least(gpus, demands, view.usable)}
     if not cheap:
         return None
-    able = np.flatnonzero(np.logical_or.reduce([want.slots > 0 for want in wanted]))
-    whole = one_region(able, wanted)
-    if whole:
-        first = np.flatnonzero(wanted[0].slots > 0)[:1].tolist()
-        need = np.sum([want.need * want.count for want in wanted], axis=0)
-        nodes = [n for n in first if all(w.slots[n] >= w.count for w in wanted) and room_for(free[[n]], need)[0] > 0]
-    else:
-        nodes = alone(free, free_gpus, wanted, usable)[:1]
-    if not nodes or int(free_gpus[nodes[0]]) not in cheap:
+    able = np.flatnonzero((slots > 0).any(axis=0))
+    whole = one_region(able, demands)
+    nodes = _first_by_name(view, demands, slots) if whole else alone(view, demands, slots)[:1]
+    if not nodes or int(view.gpus[nodes[0]]) not in cheap:
         return None
-    node, kinds = nodes[0], np.flatnonzero(np.bincount(reach.kind[able]))
+    between = _least_between(view, able, nodes[0])
+    if between is None:
+        return None
+    least_us, next_us = between
+    inside_us = float(view.table.reach.self_us(view.size_bytes)[nodes[0]])
+    if inside_us != least_us or least_us > view.limit_us:
+        return None
+    return nodes[0] if not whole or objective.tells_apart(least_us, next_us) else None
+
+
+def _first_by_name(view: ClusterView, demands: Sequence[Demand], slots: NDArray[np.int64]) -> list[int]:
+    """The first node with room for a pod of the first demand, if it holds all pods; else none."""
+    request = np.sum([demand.request * demand.count for demand in demands], axis=0)
+    return [
+        node
+        for node in np.flatnonzero(slots[0] > 0)[:1].tolist()
+        if all(room[node] >= demand.count for demand, room in zip(demands, slots, strict=True))
+        and room_for(view.free[[node]], request)[0] > 0
+    ]
+
+
+def _least_between(view: ClusterView, able: NDArray[np.int64], node: int) -> tuple[float, float] | None:
+    """The least reach in us between or inside nodes with room, and the least from one node to another of them; None
+    where they are of too many kinds to compare."""
+    reach, size = view.table.reach, view.size_bytes
+    kinds = np.flatnonzero(np.bincount(reach.kind[able]))
     if len(kinds) > _KINDS:
         return None
-    inside = reach.self_us(size_bytes)
-    rows = [reach.kind_row_us(kind, size_bytes)[kinds] for kind in kinds.tolist()]
-    least_us = min(float(np.min(rows)), float(inside[able].min()))
-    if float(inside[node]) != least_us or least_us > limit_us:
-        return None
-    next_us = float(reach.kind_row_us(int(reach.kind[node]), size_bytes)[kinds].min())
-    return node if not whole or objective.tells_apart(least_us, next_us) else None
+    rows = [reach.kind_row_us(kind, size)[kinds] for kind in kinds.tolist()]
+    least_us = min(float(np.min(rows)), float(reach.self_us(size)[able].min()))
+    return least_us, float(reach.kind_row_us(int(reach.kind[node]), size)[kinds].min())
 
 
-def _loses_least(gpus: int, wanted: Sequence[Wanted], usable: NDArray[np.float64]) -> bool:
+def _loses_least(gpus: int, demands: Sequence[Demand], usable: NDArray[np.float64]) -> bool:
     """Whether each pod, one after the other on a node of so many free GPUs, takes the least that it takes anywhere."""
-    for want, least in zip(wanted, least_loss(usable, [want.gpus for want in wanted]), strict=True):
-        for _ in range(want.count):
-            if usable[gpus] - usable[gpus - want.gpus] != least:
+    for demand, least in zip(demands, least_loss(usable, [each.gpus for each in demands]), strict=True):
+        for _ in range(demand.count):
+            if usable[gpus] - usable[gpus - demand.gpus] != least:
                 return False
-            gpus -= want.gpus
+            gpus -= demand.gpus
     return True

@@ -1,13 +1,14 @@
 """Places for all pods asked for, the best that a budget finds, or the proof that there are none.
 
-First a joint search in each promising region (`narrow`, `joint`), which knows what a good plan is; then, where none of
-them holds the gang, a search over the whole cluster that only asks whether it fits (`search`), which is what makes a
-"no" true.
+First a joint search in each promising region (`candidate_regions`, `branch_and_bound`), which knows what a good plan
+is; then, where none of them holds the gang, a search over the whole cluster that only asks whether it fits
+(`feasibility_search`), which is what makes a "no" true.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import chain
 
 import numpy as np
@@ -18,14 +19,16 @@ from scheduler.evaluate.rail_alignment import GangRails, gang_rails
 from scheduler.model.policy import Policy
 from scheduler.model.request import ReachBound
 from scheduler.search.branch_and_bound import Joint
-from scheduler.search.bulk_fill import Load, Yard, fill
+from scheduler.search.bulk_fill import fill
 from scheduler.search.bulk_fill_nearest import cannot, fill_nearest
-from scheduler.search.candidate_regions import Wanted, domains, regions
-from scheduler.search.capacity_loss import CardValue, RoomLoss, Taker
-from scheduler.search.feasibility_search import Found, Item, Search
-from scheduler.search.gpu_usage import Asker, CardRoom
+from scheduler.search.candidate_regions import domains, regions
+from scheduler.search.capacity_loss import CardValue, RoomLoss
+from scheduler.search.cluster_view import ClusterView
+from scheduler.search.demand import Demand
+from scheduler.search.feasibility_search import Found, Search
+from scheduler.search.gpu_usage import CardRoom
 from scheduler.search.objective import Floats, Objective, expected_pods, taken_gpus
-from scheduler.search.problem import Part, Partners, Problem
+from scheduler.search.problem import Partners, Problem
 from scheduler.search.single_node import one_node
 from scheduler.search.small_sets import FEW, SmallSets
 from topology.cluster.snapshot import Snapshot, room_for
@@ -50,63 +53,72 @@ more nodes have more good plans and each step costs more."""
 
 
 class GangSearch:
-    """One question: these items, beside these partners, within this bound."""
+    """One question: these demands, beside these partners, within this bound."""
 
     def __init__(
         self,
         snapshot: Snapshot,
-        items: Sequence[Item],
+        demands: Sequence[Demand],
         partners: Places,
         bound: ReachBound,
         limit_us: float,
         policy: Policy,
     ) -> None:
-        """`bound` is what reach is measured against, `limit_us` what it may not exceed: infinity where it is a wish."""
-        self._snapshot, self._items, self._partners = snapshot, items, partners
+        """`demands` are over all columns and nodes.
+
+        `bound` is what reach is measured against, `limit_us` what it may not exceed: infinity where it is a wish."""
+        self._snapshot, self._demands, self._partners = snapshot, demands, partners
         self._bound, self._limit_us, self._policy = bound, limit_us, policy
         table, gpu = snapshot.table, snapshot.gpu_column
-        self._gpu_of = [int(item.need[gpu]) if gpu is not None else 0 for item in items]
-        asked = np.flatnonzero(np.any([item.need > 0 for item in items], axis=0)) if items else np.empty(0, np.int64)
-        self._asked = asked
-        self._free = table.allocatable[:, asked] - snapshot.used[:, asked]
-        self._gpus = (
+        asked = np.array([demand.request > 0 for demand in demands]).reshape(len(demands), len(table.resources))
+        columns = np.flatnonzero(asked.any(axis=0))
+        gpus = (
             np.maximum(table.allocatable[:, gpu] - snapshot.used[:, gpu], 0)
             if gpu is not None
             else np.zeros(len(table), dtype=np.int64)
         )
-        taken = taken_gpus([(item.shape, item.count) for item in items], snapshot, policy)
+        taken = taken_gpus([(demand.shape, demand.count) for demand in demands], snapshot, policy)
         self._objective = Objective(policy, bound.us, taken, expected_pods(snapshot))
         self._value = CardValue(snapshot.mix, policy)
         self._roots = snapshot.root_room()
-        # What partners mean for a pod of each phase, by node: (worst, total, nearest, how many).
-        self._seen = {phase: self._seen_by(phase) for phase in PHASES}
-        self._order = sorted(range(len(items)), key=self._rank)
-        self._cards = self._card_room(range(len(items)), np.arange(len(table)))
-        self._wanted, self._pods = [self._want(i) for i in range(len(items))], sum(item.count for item in items)
+        self._view = ClusterView(
+            table=table,
+            free=table.allocatable[:, columns] - snapshot.used[:, columns],
+            gpus=gpus,
+            usable=self._objective.usable(int(gpus.max(initial=0))),
+            limit_us=limit_us,
+            size_bytes=bound.size_bytes,
+            partners={phase: self._seen_by(phase) for phase in PHASES},
+            cards=self._card_room(demands, np.arange(len(table))),
+        )
+        self._order = sorted(range(len(demands)), key=self._rank)
+        self._asked = [replace(d, request=d.request[columns], accepts=self._may(d)) for d in demands]
+        """The demands over the columns that any of them asks for, where partners allow them."""
+        self._slots = self._slots_now()
+        self._pods = sum(demand.count for demand in demands)
 
     def run(self) -> Found:
         """The best places found; `complete` without places is a proof."""
-        if not self._items:
+        if not self._demands:
             return Found(places=(), expanded=0, complete=True)
         if self._pods > self._policy.joint_pods:
             return self._filled()
         if (node := self.one_node()) is not None:
-            return Found(tuple((node,) * item.count for item in self._items), self._pods, complete=True)
+            return Found(tuple((node,) * demand.count for demand in self._demands), self._pods, complete=True)
         return self.searched()
 
     def searched(self) -> Found:
         """As `run`, for no more pods than are weighed against each other, whatever can be known beforehand."""
-        wanted, pods = self._wanted, self._pods
         budget, spent, best, cost = self._policy.search_budget, 0, None, np.inf
-        for region in regions(self._snapshot.table, self._free, self._gpus, wanted, self._near(), self._objective):
+        for region in regions(self._view, self._asked, self._slots, self._near()):
             allowed, improve = budget - spent, self._policy.improve_budget
             if not region.whole:
                 # Only here is `nearest` searched for as such; without a plan so far that is worth more steps.
                 more = PATIENCE if self._bound.nearest and best is None else REGION_BUDGET
-                allowed = min(allowed, more + pods)
+                allowed = min(allowed, more + self._pods)
             else:
                 if not self._bound.nearest:  # the search that only asks whether it fits proves a "no" faster
-                    most = WHOLE_BUDGET if len(region.nodes) <= FEW_NODES else PATIENCE + pods
+                    most = WHOLE_BUDGET if len(region.nodes) <= FEW_NODES else PATIENCE + self._pods
                     allowed = min(allowed // 2 + 1, most)
                 improve = int(improve * min(1.0, FEW_NODES / max(1, len(region.nodes))) ** 3)
             joint = self._joint(region.nodes, allowed, improve)
@@ -124,33 +136,30 @@ class GangSearch:
 
     def one_node(self) -> int | None:
         """The node that takes all, where that needs no search: nothing counts but reach and whole GPUs."""
-        snapshot, items = self._snapshot, self._items
+        snapshot, demands = self._snapshot, self._demands
         if (
             self._bound.nearest
-            or len({item.phase for item in items}) < len(PHASES)
-            or any(seen.pods for seen in self._seen.values())
-            or self._cards is not None
-            or any(item.shape.profile for item in items)
+            or len({demand.phase for demand in demands}) < len(PHASES)
+            or any(seen.pods for seen in self._view.partners.values())
+            or self._view.cards is not None
+            or any(demand.shape.profile for demand in demands)
             or len(self._roots.nodes)
             or len(snapshot.rail_room().nodes)
             or len(snapshot.table) <= FEW
             or 2 * self._pods > self._policy.search_budget
         ):
             return None
-        in_order, size = [self._wanted[i] for i in self._order], self._bound.size_bytes
-        reach = snapshot.table.reach
-        return one_node(reach, size, self._limit_us, self._free, self._gpus, in_order, self._objective)
+        return one_node(self._view, [self._asked[i] for i in self._order], self._slots[self._order], self._objective)
 
     # --- the pieces ----------------------------------------------------------------------------
 
     def _filled(self) -> Found:
         """For more pods than a joint search can weigh against each other."""
-        wanted, pods = self._wanted, self._pods
-        yard, loads = self._yard()
-        able = np.flatnonzero(np.logical_or.reduce([want.slots > 0 for want in wanted]))
-        near = [able] if any(seen.pods for seen in self._seen.values()) else []
-        tried = domains(yard.table, able, self._free, self._gpus, wanted, yard.usable, most=_DOMAINS)
-        if (places := fill(yard, loads, chain(near, tried))) is not None:
+        view, asked, pods = self._view, self._asked, self._pods
+        able = np.flatnonzero((self._slots > 0).any(axis=0))
+        near = [able] if any(seen.pods for seen in view.partners.values()) else []
+        tried = domains(view, able, asked, self._slots, most=_DOMAINS)
+        if (places := fill(view, asked, chain(near, tried))) is not None:
             return Found(tuple(tuple(nodes) for nodes in places), pods, complete=True)
         if self._bound.nearest:
             return self._nearest(0)
@@ -160,23 +169,11 @@ class GangSearch:
 
     def _nearest(self, spent: int) -> Found:
         """A partner for each pod, over all nodes, clique by clique; else what counting says."""
-        yard, loads = self._yard()
-        pods = sum(load.count for load in loads)
-        if cannot(yard, loads):
+        if cannot(self._view, self._asked):
             return Found(None, spent, complete=True)
-        if (places := fill_nearest(yard, loads)) is not None:
-            return Found(tuple(tuple(nodes) for nodes in places), spent + pods, complete=True)
-        return Found(None, spent + pods, complete=False)
-
-    def _yard(self) -> tuple[Yard, list[Load]]:
-        usable = self._objective.usable(int(self._gpus.max(initial=0)))
-        size = self._bound.size_bytes
-        yard = Yard(self._snapshot.table, self._free, self._gpus, usable, self._limit_us, size, self._cards)
-        loads = []
-        for item, want in zip(self._items, self._wanted, strict=True):
-            seen = self._seen[item.phase]
-            loads.append(Load(item.phase, want.need, want.gpus, want.count, self._may(item), seen.worst, seen.nearest))
-        return yard, loads
+        if (places := fill_nearest(self._view, self._asked)) is not None:
+            return Found(tuple(tuple(nodes) for nodes in places), spent + self._pods, complete=True)
+        return Found(None, spent + self._pods, complete=False)
 
     def _everywhere(self, spent: int, most: int | None = None) -> Found:
         """Over all nodes, for any plan at all."""
@@ -186,41 +183,39 @@ class GangSearch:
             for phase in PHASES
         }
         left = self._policy.search_budget - spent if most is None else most
-        found = Search(self._snapshot, self._items, fixed, self._limit_us, size, left, self._cards).run()
+        found = Search(self._snapshot, self._demands, fixed, self._limit_us, size, left, self._view.cards).run()
         return Found(found.places, spent + found.expanded, found.complete)
 
-    def _want(self, index: int) -> Wanted:
-        item = self._items[index]
-        need = item.need[self._asked]
-        slots = np.where(self._may(item), room_for(self._free, need), 0)
-        if self._cards is not None:
-            slots = np.minimum(slots, self._cards.slots[index])
-        return Wanted(need, self._gpu_of[index], item.count, slots)
+    def _slots_now(self) -> NDArray[np.int64]:
+        """How many pods of each demand every node takes, (demands, N)."""
+        rows = [np.where(demand.accepts, room_for(self._view.free, demand.request), 0) for demand in self._asked]
+        slots = np.array(rows, dtype=np.int64).reshape(len(rows), len(self._view.table))
+        return slots if self._view.cards is None else np.minimum(slots, self._view.cards.slots)
 
-    def _card_room(self, order: Sequence[int], nodes: NDArray[np.int64]) -> CardRoom | None:
-        """Room on cards, for items in this order; None where amounts say everything."""
-        if all(item.cards is None for item in self._items):
+    def _card_room(self, demands: Sequence[Demand], nodes: NDArray[np.int64]) -> CardRoom | None:
+        """Room on cards for these demands; None where amounts say everything."""
+        if all(demand.gpu_need is None for demand in demands):
             return None
-        askers = [Asker(self._items[i].cards, self._gpu_of[i], self._items[i].count) for i in order]
-        return CardRoom(self._snapshot.gpus, askers, nodes)
+        return CardRoom(self._snapshot.gpus, demands, nodes)
 
     def _seen_by(self, phase: str) -> Seen:
         return seen_from(self._snapshot.table, self._partners[other_phase(phase)], self._bound.size_bytes)
 
-    def _may(self, item: Item) -> NDArray[np.bool_]:
-        """Nodes for an item: accepted, and as near to partners as it must be whatever its siblings do."""
-        worst, _, nearest, count = self._seen[item.phase]
+    def _may(self, demand: Demand) -> NDArray[np.bool_]:
+        """Nodes for a demand: accepted, and as near to partners as it must be whatever its siblings do."""
+        worst, _, nearest, count = self._view.partners[demand.phase]
         if not count:
-            return item.accepts
+            return demand.accepts
         if not self._bound.nearest:
-            return item.accepts & (worst <= self._limit_us)
-        alone = not any(other.phase != item.phase for other in self._items)
-        return item.accepts & (nearest <= self._limit_us) if alone else item.accepts
+            return demand.accepts & (worst <= self._limit_us)
+        alone = not any(other.phase != demand.phase for other in self._demands)
+        return demand.accepts & (nearest <= self._limit_us) if alone else demand.accepts
 
     def _near(self) -> Floats | None:
         """The cost in reach of each node to the partners, for the phase that sees most of them."""
-        phase = max((item.phase for item in self._items), key=lambda p: (self._seen[p][3], p))
-        worst, total, nearest, count = self._seen[phase]
+        partners = self._view.partners
+        phase = max((demand.phase for demand in self._demands), key=lambda p: (partners[p].pods, p))
+        worst, total, nearest, count = partners[phase]
         if not count:
             return None
         nobody = np.zeros(len(worst))
@@ -230,41 +225,33 @@ class GangSearch:
 
     def _rank(self, index: int) -> tuple[object, ...]:
         """The phase with fewer pods first, then the one with the widest, decode first of equals; in it widest first."""
-        item = self._items[index]
-        mine = [i for i in self._items if i.phase == item.phase]
-        widest = max(tuple(i.need.tolist()) for i in mine)
+        demand = self._demands[index]
+        mine = [other for other in self._demands if other.phase == demand.phase]
+        widest = max(tuple(other.request.tolist()) for other in mine)
         flipped = tuple(-n for n in widest)
-        return sum(i.count for i in mine), flipped, item.phase, tuple((-item.need).tolist()), index
+        return sum(d.count for d in mine), flipped, demand.phase, tuple((-demand.request).tolist()), index
 
     def _joint(self, nodes: NDArray[np.int64], budget: int, improve: int) -> Joint:
         table, bound = self._snapshot.table, self._bound
-        first = self._items[self._order[0]].phase
+        first = self._demands[self._order[0]].phase
         phases = (first, other_phase(first))
-        parts = tuple(
-            Part(
-                second=self._items[i].phase != first,
-                need=self._items[i].need[self._asked],
-                gpus=self._gpu_of[i],
-                count=self._items[i].count,
-                may=self._may(self._items[i])[nodes],
-            )
-            for i in self._order
-        )
-        seen = [self._seen[phase] for phase in phases]
+        demands = tuple(replace(d, accepts=d.accepts[nodes]) for d in (self._asked[i] for i in self._order))
+        seen = [self._view.partners[phase] for phase in phases]
         partners = Partners(
             worst=np.array([s[0][nodes] for s in seen]),
             total=np.array([s[1][nodes] for s in seen]),
             nearest=np.array([s[2][nodes] for s in seen]),
             count=(seen[0][3], seen[1][3]),
         )
-        cards = self._card_room(self._order, nodes)
+        cards = self._card_room(demands, nodes)
         losses = self._losses(nodes, cards)
         problem = Problem(
-            free=self._free[nodes],
-            gpus=self._gpus[nodes],
+            free=self._view.free[nodes],
+            gpus=self._view.gpus[nodes],
             reach_us=self._reach(nodes),
-            same=self._same(nodes, parts, cards, losses),
-            parts=parts,
+            same=self._same(nodes, demands, cards, losses),
+            first=first,
+            demands=demands,
             partners=partners,
             bound_us=self._limit_us,
             nearest=bound.nearest,
@@ -273,7 +260,6 @@ class GangSearch:
             losses=losses,
             rails=self._rails(nodes) if losses is None else None,
             names=tuple(nodes.tolist()),
-            swapped=first != PHASES[0],
         )
         sizes = None
         if len(table) <= FEW and not bound.nearest and improve:
@@ -305,17 +291,19 @@ class GangSearch:
 
     def _losses(self, nodes: NDArray[np.int64], cards: CardRoom | None) -> RoomLoss | None:
         """What is lost beyond whole GPUs; None where those say everything."""
-        items = [self._items[i] for i in self._order]
-        if cards is None and not any(item.shape.profile for item in items):
+        if cards is None and not any(demand.shape.profile for demand in self._demands):
             return None
-        takers = [Taker(item.need, item.shape.profile) for item in items]
-        return RoomLoss(self._snapshot, takers, nodes, self._value, cards)
+        return RoomLoss(self._snapshot, [self._demands[i] for i in self._order], nodes, self._value, cards)
 
     def _same(
-        self, nodes: NDArray[np.int64], parts: Sequence[Part], cards: CardRoom | None, losses: RoomLoss | None
+        self, nodes: NDArray[np.int64], demands: Sequence[Demand], cards: CardRoom | None, losses: RoomLoss | None
     ) -> NDArray[np.int64]:
         """A number per node: equal where kind, free amounts and welcome are. Nodes of partners are like no other."""
-        columns = [self._snapshot.table.reach.kind[nodes], *self._free[nodes].T, *(part.may for part in parts)]
+        columns = [
+            self._snapshot.table.reach.kind[nodes],
+            *self._view.free[nodes].T,
+            *(demand.accepts for demand in demands),
+        ]
         if (roots := self._roots_of(nodes)) is not None:
             by_node = np.full((len(nodes), roots.free.shape[1]), -1)
             by_node[roots.nodes] = roots.free
@@ -341,6 +329,6 @@ class GangSearch:
         return np.array([known.setdefault(key, len(known)) for key in keys], dtype=np.int64)
 
     def _named(self, nodes: NDArray[np.int64], best: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-        """Positions in search order back to node indices in item order."""
-        by_item = dict(zip(self._order, best, strict=True))
-        return tuple(tuple(nodes[by_item[i]].tolist()) for i in range(len(self._items)))
+        """Positions in search order back to node indices in the order of demands."""
+        by_demand = dict(zip(self._order, best, strict=True))
+        return tuple(tuple(nodes[by_demand[i]].tolist()) for i in range(len(self._demands)))

@@ -14,7 +14,7 @@ from typing import Any
 
 from admission.controller.main import Controller
 from admission.gangs.gang_view import GangView
-from admission.gangs.units import size_of, unit_of
+from admission.recognition.replica_group import size_of, unit_of
 from admission.report.wait_messages import Waiting
 from scheduler.explain.events import held_event
 from scheduler.model.decision import Outcome, Plan

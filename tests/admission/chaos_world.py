@@ -11,7 +11,7 @@ from collections.abc import Callable
 import msgspec
 
 from admission.demo.file_cluster import FileCluster
-from admission.gangs.units import LWS_GROUP, LWS_WORKER
+from admission.recognition.replica_group import LWS_GROUP, LWS_WORKER
 from tests.admission.controllers import groups, pods_of
 from tests.admission.held_pods import NAMESPACE, held
 from tests.admission.pods import Raw

@@ -264,7 +264,7 @@ async def test_a_bug_in_planning_costs_only_its_gang_and_is_tried_ever_more_rare
             raise ZeroDivisionError("a bug")
         return plan(gang, *rest)
 
-    monkeypatch.setattr("admission.gangs.units.plan", broken)
+    monkeypatch.setattr("admission.reconcile.gang_planner.plan", broken)
     async with FileCluster([{"name": "n1", "gpus": 4}]) as cluster, controlling(cluster, tmp_path):
         create(cluster, held("p0"), held("d0"), held("p1", gang="code"), held("d1", gang="code"))
         await until(lambda: "isochrone-code" in groups(cluster))

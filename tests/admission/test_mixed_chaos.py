@@ -14,11 +14,12 @@ import pytest
 from admission.controller.main import Controller
 from admission.demo.file_cluster import FileCluster
 from admission.gangs.gang_view import request_of, view_of
-from admission.gangs.units import plan_units, short_units, units_by_uid
+from admission.recognition.replica_group import short_units
 from admission.upkeep.stuck_pod_policy import Unplaced
 from scheduler.model.decision import Outcome, Plan
 from scheduler.model.policy import Policy
 from scheduler.model.reason import Reason
+from scheduler.planning.plan import plan
 from tests.admission.chaos_judge import Judge, facts
 from tests.admission.chaos_world import NODES, World, is_held
 from tests.admission.controllers import SHORT_PAUSES_S, controlling, gated, groups, known, pods_of, reasons, versions
@@ -44,8 +45,7 @@ def why_not_settled(world: World, judge: Judge, controller: Controller) -> str:
             continue
         snapshot = facts(controller, view)
         lost = [p for p in view.bound if p.spec.node_name not in snapshot.table.index]
-        units = units_by_uid(view.members)
-        result = plan_units(request_of(view, snapshot.table), units, snapshot, Policy())
+        result = plan(request_of(view, snapshot.table), snapshot, Policy(), advise=False)
         said = {judge.last.get(p.metadata.uid) for p in view.members}
         true = _true_reasons(result, bool(lost), key[1])
         if not said <= true:

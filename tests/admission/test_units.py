@@ -10,13 +10,12 @@ import pytest
 
 from admission.demo.cluster_file import expand
 from admission.demo.file_cluster import FileCluster
-from admission.gangs.units import (
+from admission.recognition.replica_group import (
     LWS_GROUP,
     LWS_GROUP_KEY,
     LWS_NAME,
     LWS_SIZE,
     LWS_WORKER,
-    plan_units,
     short_units,
     size_of,
     told_apart_by,
@@ -25,6 +24,7 @@ from admission.gangs.units import (
 from scheduler.model.decision import Outcome
 from scheduler.model.policy import Policy
 from scheduler.model.request import GangRequest, PodRequest
+from scheduler.planning.plan import plan
 from tests.admission.controllers import (
     bind_released,
     controlling,
@@ -263,15 +263,14 @@ async def test_a_leader_that_must_be_ready_first(cluster: FileCluster, tmp_path:
 # --- planned as wholes -------------------------------------------------------------------------
 
 
-def rigid(*groups: tuple[int, ...], min_decode: int = 1) -> tuple[GangRequest, dict[str, str]]:
+def rigid(*groups: tuple[int, ...], min_decode: int = 1) -> GangRequest:
     """One prefill pod of 1 GPU, and decode groups whose pods take so many GPUs each."""
-    members, units = [PodRequest("p0", "team", "p0", "prefill", {NVIDIA_GPU: 1})], dict[str, str]()
+    members = [PodRequest("p0", "team", "p0", "prefill", {NVIDIA_GPU: 1})]
     for number, gpus in enumerate(groups):
         for worker, amount in enumerate(gpus):
             uid = f"d{number}-{worker}"
-            members.append(PodRequest(uid, "team", uid, "decode", {NVIDIA_GPU: amount}))
-            units[uid] = f"decode/{number}"
-    return GangRequest("team", "chat", tuple(members), min_decode=min_decode * len(groups[0])), units
+            members.append(PodRequest(uid, "team", uid, "decode", {NVIDIA_GPU: amount}, unit=f"decode/{number}"))
+    return GangRequest("team", "chat", tuple(members), min_decode=min_decode * len(groups[0]))
 
 
 @pytest.mark.parametrize(
@@ -287,8 +286,8 @@ def test_a_minimum_is_made_of_whole_groups(groups: tuple[tuple[int, ...], ...], 
     """And what is held is held for room, with a decision for everybody: it is not said to wait for pods."""
     made, _ = expand([{"name": f"n{i}", "zone": "a", "leaf": "l", "gpus": 4} for i in range(nodes)], None, ())
     cluster = [msgspec.convert(node, Node, strict=False) for node in made]
-    gang, units = rigid(*groups)
-    result = plan_units(gang, units, snapshot_of(cluster, []), Policy())
+    gang = rigid(*groups)
+    result = plan(gang, snapshot_of(cluster, []), Policy(), advise=False)
     assert {uid.partition("-")[0] for uid in result.places} == ({"p0", goes} if goes else set())
     assert result.outcome == (Outcome.PLANNED if goes else Outcome.HELD)
     if not goes:

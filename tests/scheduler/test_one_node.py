@@ -11,7 +11,7 @@ import pytest
 from scheduler.evaluate.evaluate import need_of
 from scheduler.model.policy import Policy
 from scheduler.model.request import ReachBound
-from scheduler.search.feasibility_search import Item
+from scheduler.search.demand import demand_of
 from scheduler.search.solver import GangSearch
 from tests.scheduler.clusters import node, pod
 from topology.cluster.snapshot import Snapshot, snapshot_of
@@ -40,14 +40,14 @@ def search(
     cores: int = 1,
 ) -> GangSearch:
     """For pods of (phase, GPUs, how many), with so many cores each; nodes have 96."""
-    items, policy = [], Policy()
+    demands, policy = [], Policy()
     for (phase, gpus, count), pool in zip(pods, pools, strict=False):
         spec = PodSpec(node_selector={"pool": pool} if pool else None)
         amounts = {GPU: gpus, "cpu": 1000 * cores, "pods": 1}
         need = need_of(pod(f"{phase}-{gpus}", phase, spec=spec, amounts=amounts), snapshot, policy)
-        items.append(Item(phase, need.row, need.accepts, count, need.cards, need.shape))
+        demands.append(demand_of(phase, need, count, snapshot))
     nobody: dict[str, list[object]] = {PREFILL: [], DECODE: []}
-    return GangSearch(snapshot, items, nobody, ReachBound(bound_us), bound_us, policy)  # type: ignore[arg-type]
+    return GangSearch(snapshot, demands, nobody, ReachBound(bound_us), bound_us, policy)  # type: ignore[arg-type]
 
 
 def leaves(count: int) -> list[Node]:

@@ -12,7 +12,7 @@ from admission.controller.topology_watch import places_of
 from scheduler.explain.annotation import gang_block, placement_block
 from scheduler.explain.events import gang_event
 from scheduler.model.decision import Plan
-from scheduler.pair_path import MOST_MACHINES
+from scheduler.planning.pair_path import MOST_MACHINES
 from scheduler.planning.plan import plan
 from tests.scheduler.clusters import gang, node, partner
 from tests.topology.node_facts import eight_gpus

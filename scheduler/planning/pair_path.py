@@ -31,6 +31,10 @@ _MOST_DEVICES: Final = 64
 """GPUs and network cards of a machine whose graph is made; its links grow with their square."""
 
 
+_Gpus = tuple[tuple[str, ...], tuple[str, ...]]
+"""Names of the GPUs of both pods of a pair, the prefill pod's first."""
+
+
 def with_paths(plan: Plan, snapshot: Snapshot) -> Plan:
     """The plan with the hops of its worst pair, and of each planned pod's own, where they are known. `snapshot` is the
     one it was made on."""
@@ -84,35 +88,51 @@ class _Paths:
         return replace(pair, hops=hops) if hops else pair
 
     def _hops(self, here: _End, there: _End) -> tuple[str, ...]:
-        table, reach = self._table, self._table.reach
+        reach = self._table.reach
         if self._beyond(here.node) or self._beyond(there.node):
             return ()
         gpus = self._gpus(here), self._gpus(there)
         if here.node == there.node:
-            machine = self._machine(here.node)
-            if set(gpus[0]) & set(gpus[1]):  # each decision says what its pod would get with all others there
-                gpus = self._in_order(here), self._in_order(there)
-            return between_gpus(machine, *gpus) if machine is not None else ()
+            return self._inside(here, there, gpus)
         if reach.zone[here.node] != reach.zone[there.node]:
             return ()  # nothing between zones is known
-        names = table.names[here.node], table.names[there.node]
-        starts = [of[:1] or (name,) for of, name in zip(gpus, names, strict=True)]
         if reach.fabric[here.node] == reach.fabric[there.node] != NO_DOMAIN:
-            domain = f"NVLink domain {table.chains[here.node].fabric}"
-            return (*starts[0], domain, *starts[1]) if any(gpus) else ()
-        rdma = RDMA in (reach.transports(here.node, there.node) or ())
+            return self._over_nvlink(here, there, gpus)
+        return self._over_network(here, there, gpus)
+
+    def _inside(self, here: _End, there: _End, gpus: _Gpus) -> tuple[str, ...]:
+        """Between the GPUs of one machine."""
+        machine = self._machine(here.node)
+        if set(gpus[0]) & set(gpus[1]):  # each decision says what its pod would get with all others there
+            gpus = self._in_order(here), self._in_order(there)
+        return between_gpus(machine, *gpus) if machine is not None else ()
+
+    def _over_nvlink(self, here: _End, there: _End, gpus: _Gpus) -> tuple[str, ...]:
+        """From GPU to GPU through the NVLink domain of both nodes; from a node where its GPUs are not known."""
+        if not any(gpus):
+            return ()
+        start, end = (of[:1] or (self._table.names[at.node],) for of, at in zip(gpus, (here, there), strict=True))
+        return (*start, f"NVLink domain {self._table.chains[here.node].fabric}", *end)
+
+    def _over_network(self, here: _End, there: _End, gpus: _Gpus) -> tuple[str, ...]:
+        """From GPU to adapter, over the switches of the network, and the same way in."""
+        rdma = RDMA in (self._table.reach.transports(here.node, there.node) or ())
         out = [self._out(end, of, rdma=rdma) for end, of in zip((here, there), gpus, strict=True)]
         adapters = tuple(way[-1] if rdma and len(way) == 3 else "" for way in out)
-        network = table.file.network
-        first, last = (table.file.host(table.nodes[end.node]) or "" for end in (here, there))
-        if network is not None and first in network.cables and last in network.cables:
-            between = network.way(first, last, (adapters[0], adapters[1]))
-        elif any(gpus):
-            chains = {name: table.chains[end.node] for name, end in zip(names, (here, there), strict=True)}
-            between = NetworkMap.of_chains(chains).way(*names)
-        else:
-            between = ()
+        between = self._switches(here.node, there.node, (adapters[0], adapters[1]), labels=any(gpus))
         return (*out[0], *between, *reversed(out[1])) if between else ()
+
+    def _switches(self, here: int, there: int, adapters: tuple[str, str], *, labels: bool) -> tuple[str, ...]:
+        """The way between two nodes as a topology file has it, else, with `labels`, as the nodes' labels say."""
+        table, network = self._table, self._table.file.network
+        first, last = (table.file.host(table.nodes[node]) or "" for node in (here, there))
+        if network is not None and first in network.cables and last in network.cables:
+            return network.way(first, last, adapters)
+        if not labels:
+            return ()
+        names = table.names[here], table.names[there]
+        chains = {name: table.chains[node] for name, node in zip(names, (here, there), strict=True)}
+        return NetworkMap.of_chains(chains).way(*names)
 
     def _out(self, end: _End, gpus: tuple[str, ...], *, rdma: bool) -> tuple[str, ...]:
         """From the GPU to its adapter; over TCP, or where that is not known, to the node."""

@@ -126,7 +126,7 @@ async def _release(namespace: str | None, gang: str, pods: list[str], remove_web
     try:
         async with await KubeApi.connect(kubeconfig or None) as api:
             summary = await let_go(
-                api, namespace=namespace, gang=gang, pods=pods, remove_webhook=remove_webhook, say=typer.echo
+                api, namespace=namespace, gang=gang, pods=pods, remove_webhook=remove_webhook, printer=typer.echo
             )
     except ApiFailure as failure:
         sys.stderr.write(f"isochrone: {failure}\n")

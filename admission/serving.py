@@ -26,10 +26,10 @@ def health_app(registry: CollectorRegistry, checks: Checks, notes: Callable[[], 
         return web.Response(text="ok\n")
 
     async def readyz(request: web.Request) -> web.Response:
-        said = checks()
-        ready = not any(said.values())
-        lines = [f"[{'-' if why else '+'}] {name} {why or 'ok'}" for name, why in said.items()] + notes()
-        short = "ok" if ready else "; ".join(f"{name}: {why}" for name, why in said.items() if why)
+        value = checks()
+        ready = not any(value.values())
+        lines = [f"[{'-' if why else '+'}] {name} {why or 'ok'}" for name, why in value.items()] + notes()
+        short = "ok" if ready else "; ".join(f"{name}: {why}" for name, why in value.items() if why)
         text = "\n".join(lines) if "verbose" in request.query else short
         return web.Response(text=text + "\n", status=200 if ready else 503)
 

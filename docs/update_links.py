@@ -14,7 +14,7 @@ import numpy as np
 from e2e.bench.link_fit import Fit, errors, refit
 from e2e.bench.measured_logs import LOGS, Points, points_of
 from e2e.bench.reach import folder
-from topology.reach.link_rows import ROWS, Hardware, Row
+from topology.reach.link_rows import ROWS, Hardware, LinkRow
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,7 @@ class Derived:
     """What the logs say one row is."""
 
     hardware: Hardware
-    row: Row
+    row: LinkRow
     logs: int
 
     @property
@@ -56,10 +56,10 @@ def main() -> int:
     sys.stdout.write(f"{'hardware':28} {'latency, us':>11} {'GB/s':>6} {'logs':>4} {'error':>7}\n")
     for each in derived:
         row = each.row
-        said = "" if each.same else "  differs from topology/reach/link_rows.py"
+        value = "" if each.same else "  differs from topology/reach/link_rows.py"
         sys.stdout.write(
             f"{each.hardware.value:28} {row.latency_us:11g} {row.bytes_per_us / 1000:6g} {each.logs:4} "
-            f"{row.error_percent:5.1f} %{said}\n"
+            f"{row.error_percent:5.1f} %{value}\n"
         )
     return int(not all(each.same for each in derived))
 

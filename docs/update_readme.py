@@ -27,8 +27,8 @@ def demo_text() -> str:
 def chosen(text: str) -> str:
     """The introduction and the sections of the README."""
     introduction, *sections = re.split(r"(?m)^(?=--- )", text)
-    kept = [section for section in sections if section.removeprefix("--- ").startswith(SECTIONS)]
-    return "\n\n".join(part.partition(REPEATED)[0].strip() for part in [introduction, *kept])
+    retained = [section for section in sections if section.removeprefix("--- ").startswith(SECTIONS)]
+    return "\n\n".join(part.partition(REPEATED)[0].strip() for part in [introduction, *retained])
 
 
 def replaced(readme: str, text: str) -> str:

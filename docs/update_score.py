@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from docs.marked_page import keep
-from scheduler.evaluate.capacity_score import ROOM_PARTS
+from scheduler.evaluate.capacity_score import CAPACITY_PARTS
 from scheduler.model.policy import Policy
 
 PAGE = Path(__file__).with_name("score.md")
@@ -25,7 +25,7 @@ def points() -> list[str]:
     }
     rows = ["| part | " + " | ".join(kinds) + " |", "|---" * (len(kinds) + 1) + "|"]
     rows.append("| `reach` |" + f" {policy.reach_points:g} |" * len(kinds))
-    for part in (*ROOM_PARTS, "mig"):
+    for part in (*CAPACITY_PARTS, "mig"):
         cells = []
         for weights in kinds.values():
             weight = getattr(weights, part)

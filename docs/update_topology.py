@@ -63,8 +63,8 @@ def shown(text: str) -> list[str]:
 def imported(text: str) -> list[str]:
     """What `isochrone topology import` says, and its JSON: of nodes, edges and the lists before them one each."""
     topology = read(text.encode())
-    said = as_dict(topology)
-    brief = {key: each[:1] if isinstance(each, list) else each for key, each in said.items()}
+    value = as_dict(topology)
+    brief = {key: each[:1] if isinstance(each, list) else each for key, each in value.items()}
     warnings = [f"warning: {warning}" for warning in topology.warnings]
     return ["```", summary(topology), *warnings, "```", "", "```json", json.dumps(brief, indent=2), "```"]
 

@@ -51,7 +51,7 @@ def seen(pod: Mapping[str, Any]) -> PodSeen:
     """The parts of a pod object that are looked at."""
     meta, spec = pod["metadata"], pod["spec"]
     labels = meta.get("labels", {})
-    said = meta.get("annotations", {}).get(REACH)
+    value = meta.get("annotations", {}).get(REACH)
     return PodSeen(
         name=meta["name"],
         uid=meta["uid"],
@@ -60,7 +60,7 @@ def seen(pod: Mapping[str, Any]) -> PodSeen:
         node=spec.get("nodeName", ""),
         nominated=pod.get("status", {}).get("nominatedNodeName", ""),
         gates=tuple(gate["name"] for gate in spec.get("schedulingGates", [])),
-        bound_us=duration_us(said) if said else DEFAULT_BOUND_US,
+        bound_us=duration_us(value) if value else DEFAULT_BOUND_US,
     )
 
 

@@ -150,6 +150,6 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
     report: Any = yield
     if report.failed and item.get_closest_marker("e2e") is not None:
         for each in list(ControlPlane.live):
-            kept = each.keep_logs(f"{each.name}-{item.name}")
-            report.sections.append(("logs", f"{each.name}: {kept}"))
+            retained = each.keep_logs(f"{each.name}-{item.name}")
+            report.sections.append(("logs", f"{each.name}: {retained}"))
     return report

@@ -89,7 +89,7 @@ class Seen:
     below: set[str] = field(default_factory=set)
     pairs: int = 0
 
-    def look(self, pods: list[PodSeen], gangs: list[Gang], cluster: Cluster) -> None:
+    def read(self, pods: list[PodSeen], gangs: list[Gang], cluster: Cluster) -> None:
         """Judges every gang that lives now."""
         self.placed |= {pod.gang for pod in pods if pod.node}
         self.held |= {pod.gang for pod in pods if pod.held}
@@ -116,14 +116,14 @@ def run_waves(
         living += wave
         disturb()
         wanted = sum(gang.pods for gang in living)
-        result.look(settled(cluster, namespace, wanted, alone), living, cluster)
+        result.read(settled(cluster, namespace, wanted, alone), living, cluster)
         for gang in [gang for gang in wave if gang.leaves]:
             delete(cluster, namespace, gang, alone)
             living.remove(gang)
         disturb()
         wanted = sum(gang.pods for gang in living)
         # Room appeared: who was held may come now, and only inside its bound.
-        result.look(settled(cluster, namespace, wanted, alone), living, cluster)
+        result.read(settled(cluster, namespace, wanted, alone), living, cluster)
     return result
 
 
@@ -131,16 +131,16 @@ def settled(cluster: Cluster, namespace: str, wanted: int, alone: bool) -> list[
     """The pods once all are there, nothing moves, and everyone whom Isochrone let go is bound."""
     until = time.monotonic() + LIMIT_S + wanted
     before: list[PodSeen] = []
-    since, looks = time.monotonic(), 0
+    since, inspections = time.monotonic(), 0
     while True:
         cluster.check()
         now = sorted(live_pods(cluster, namespace), key=lambda pod: pod.uid)
         under_way = [] if alone else [pod for pod in now if not pod.held and not pod.node]
         if now != before or len(now) != wanted or under_way:
-            before, since, looks = now, time.monotonic(), 0
-        elif time.monotonic() - since > QUIET_S and looks > LOOKS:
+            before, since, inspections = now, time.monotonic(), 0
+        elif time.monotonic() - since > QUIET_S and inspections > LOOKS:
             return now
-        looks += 1
+        inspections += 1
         assert time.monotonic() < until, (
             f"not settled: {len(now)} of {wanted} pods; neither held nor bound: {under_way}"
         )

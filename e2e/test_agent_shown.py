@@ -88,8 +88,8 @@ def shown(kubeconfig: Path) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    said: dict[str, Any] = json.loads(done.stdout)
-    return said
+    value: dict[str, Any] = json.loads(done.stdout)
+    return value
 
 
 def test_a_reader_sees_what_the_agent_sees(cluster_factory: ClusterFactory, tmp_path: Path) -> None:
@@ -120,13 +120,13 @@ def test_a_reader_sees_what_the_agent_sees(cluster_factory: ClusterFactory, tmp_
         without = shown(reader)
         assert "no right to get services/proxy" in without["warnings"][-1]
         bind(cluster, "Role", "isochrone-topology-reader", "reader")
-        said = shown(reader)
+        value = shown(reader)
         until = time.monotonic() + LIMIT_S
-        while len(said["nics"]) != 8:
-            assert time.monotonic() < until, said["warnings"]
+        while len(value["nics"]) != 8:
+            assert time.monotonic() < until, value["warnings"]
             time.sleep(1)  # the agent's first report is on its way
-            said = shown(reader)
-    assert [gpu["name"] for gpu in said["gpus"]] == [f"GPU{n}" for n in range(8)]
-    assert {"a": "GPU0", "b": "GPU1", "kind": "NV18"} in said["links"]
-    assert {gpu["numa"] for gpu in said["gpus"]} == {0, 1}
-    assert [host["name"] for host in said["hosts"]] == [NODE]
+            value = shown(reader)
+    assert [gpu["name"] for gpu in value["gpus"]] == [f"GPU{n}" for n in range(8)]
+    assert {"a": "GPU0", "b": "GPU1", "kind": "NV18"} in value["links"]
+    assert {gpu["numa"] for gpu in value["gpus"]} == {0, 1}
+    assert [host["name"] for host in value["hosts"]] == [NODE]

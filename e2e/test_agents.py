@@ -100,7 +100,7 @@ class Gang:
         bound_after(cluster, self.namespace, 2)
         self.pods = {pod.phase: pod.name for pod in live_pods(cluster, self.namespace)}
         self.where = {pod.phase: pod.node for pod in live_pods(cluster, self.namespace)}["decode"]
-        self.said = str(wait_event(cluster, self.namespace, self.pods["decode"], "Placed")["message"])
+        self.value = str(wait_event(cluster, self.namespace, self.pods["decode"], "Placed")["message"])
         [pod] = [p for p in cluster.pods(self.namespace) if p["metadata"]["name"] == self.pods["decode"]]
         self.block = str(pod["metadata"]["annotations"][PLACEMENT])
         self.affinity = str(pod["spec"].get("affinity"))
@@ -110,7 +110,7 @@ class Gang:
         """Its decode pod's isochrone set."""
         return next(line for line in self.block.splitlines() if line.startswith("set "))
 
-    def told(self, reason: str) -> list[str]:
+    def reported(self, reason: str) -> list[str]:
         """Events about its decode pod."""
         return [str(e["message"]) for e in events(self.cluster, self.namespace, self.pods["decode"], reason)]
 
@@ -134,7 +134,7 @@ def eventually(attempt: Callable[[int], Gang], good: Callable[[Gang], bool], lim
         gang = attempt(tried).end()
         if good(gang):
             return gang
-        assert time.monotonic() < until, f"on {gang.where}: {gang.said}\n{gang.block}"
+        assert time.monotonic() < until, f"on {gang.where}: {gang.value}\n{gang.block}"
         tried += 1
         time.sleep(4)
 
@@ -142,7 +142,7 @@ def eventually(attempt: Callable[[int], Gang], good: Callable[[Gang], bool], lim
 def test_what_agents_measure_wins_over_the_model(place: Place) -> None:
     modelled = place.gang("modelled", A0[0]).end()
     assert modelled.where in A0
-    assert "same leaf, TCP, modelled" in modelled.said
+    assert "same leaf, TCP, modelled" in modelled.value
     place.start_agents()
     for name in A0:
         place.ways[name].slow = True
@@ -150,9 +150,9 @@ def test_what_agents_measure_wins_over_the_model(place: Place) -> None:
     # By the model a leaf's own nodes are nearest to each other; by what its agents measure, these are not near at all.
     measured = eventually(
         lambda n: place.gang(f"measured-{n}", A0[0]),
-        lambda g: g.where not in A0 and "measured" in g.said and "1 beyond reach" in g.block,
+        lambda g: g.where not in A0 and "measured" in g.value and "1 beyond reach" in g.block,
     )
-    print(measured.said, measured.block, sep="\n")
+    print(measured.value, measured.block, sep="\n")
     assert measured.allowed.endswith(", 31 nodes")
     assert A0[1] not in measured.affinity
     assert all(name in measured.affinity for name in NODES[2:])
@@ -166,21 +166,21 @@ def test_slowing_a_leaf_moves_the_next_gang(place: Place) -> None:
         stack.callback(empty, cluster, namespace)
         for name in (*A0, *NODES[4:]):
             cluster.create(occupant(name, 8), namespace)
-        eventually(lambda n: place.gang(f"in-leaf-{n}", A1[0]), lambda g: "measured" in g.said)
+        eventually(lambda n: place.gang(f"in-leaf-{n}", A1[0]), lambda g: "measured" in g.value)
         running = place.gang("running", A1[0])
         assert running.where == A1[1]
-        assert "measured" in running.said
+        assert "measured" in running.value
         for name in A1:
             place.ways[name].slow = True
-        cluster.wait_for(lambda: bool(running.told("ReachBreached")), LIMIT_S, "the running pair is found too slow")
-        [breach] = running.told("ReachBreached")[:1]
+        cluster.wait_for(lambda: bool(running.reported("ReachBreached")), LIMIT_S, "the running pair is found too slow")
+        [breach] = running.reported("ReachBreached")[:1]
         assert "measured" in breach
         assert {pod.node for pod in live_pods(cluster, running.namespace)} == {A1[0], running.where}
         running.end()
         for name in A2:
             cluster.api("DELETE", f"/api/v1/namespaces/{namespace}/pods/occupant-{name}?gracePeriodSeconds=0")
-        moved = eventually(lambda n: place.gang(f"moved-{n}", A1[0]), lambda g: g.where in A2 and "measured" in g.said)
-        print(moved.said, moved.block, sep="\n")
+        moved = eventually(lambda n: place.gang(f"moved-{n}", A1[0]), lambda g: g.where in A2 and "measured" in g.value)
+        print(moved.value, moved.block, sep="\n")
 
 
 def test_agents_that_die_age_their_own_facts_alone(place: Place) -> None:
@@ -200,13 +200,13 @@ def test_agents_that_die_age_their_own_facts_alone(place: Place) -> None:
     cluster.wait_for(lambda: place.hub("expired") == len(SILENT), LIMIT_S, "a third is expired")
     assert time.monotonic() - killed > 25
     assert place.hub("fresh") == len(NODES) - len(SILENT)
-    cluster.wait_for(lambda: bool(on_silent.told("FactsStale")), LIMIT_S, "the running pair hears of it")
+    cluster.wait_for(lambda: bool(on_silent.reported("FactsStale")), LIMIT_S, "the running pair hears of it")
     expired = place.gang("expired", SILENT[2], SILENT[3]).end()
     assert "expired: not used" in expired.block
     living = place.gang("living", NODES[28], NODES[29]).end()
-    print(stale.block, expired.block, living.block, *on_silent.told("FactsStale"), sep="\n")
+    print(stale.block, expired.block, living.block, *on_silent.reported("FactsStale"), sep="\n")
     assert "agent of" not in living.block
-    assert not on_living.told("FactsStale")
+    assert not on_living.reported("FactsStale")
     for gang in (on_silent, on_living):
         assert {pod.node for pod in live_pods(cluster, gang.namespace)} >= {gang.where}
         gang.end()

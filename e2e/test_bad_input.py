@@ -85,14 +85,14 @@ TO_EXTENDER: dict[str, tuple[Call, int, str]] = {
 
 @pytest.mark.parametrize("what", TO_EXTENDER)
 def test_the_extender_refuses(small: Isochrone, what: str) -> None:
-    call, status, words = TO_EXTENDER[what]
+    call, status, tokens = TO_EXTENDER[what]
     before = counted(small.controller.metrics(), "isochrone_extender_requests_total", result="rejected")
     connection = extender_connection(small)
     try:
         code, text = exchange(connection, call)
         assert code == status, text
         sentence = json.loads(text)["error"]
-        assert words in sentence
+        assert tokens in sentence
         assert "\n" not in sentence
         assert exchange(connection, ("POST", "/prioritize", JSON, PRIORITIZE))[0] == 200
     finally:
@@ -122,12 +122,12 @@ TO_WEBHOOK: dict[str, tuple[Call, int, str]] = {
 
 @pytest.mark.parametrize("what", TO_WEBHOOK)
 def test_the_webhook_refuses(small: Isochrone, what: str) -> None:
-    call, status, words = TO_WEBHOOK[what]
+    call, status, tokens = TO_WEBHOOK[what]
     connection = webhook_connection(small)
     try:
         code, text = exchange(connection, call)
         assert code == status, text
-        assert words in text
+        assert tokens in text
         assert text.count("\n") == 1
         assert text.endswith("\n")
     finally:
@@ -158,8 +158,8 @@ def applied(cluster: Cluster, namespace: str, item: Object) -> str:
 def test_a_wrong_template_is_refused_with_its_owner(small: Isochrone, cluster: Cluster, namespace: str) -> None:
     prefill, _ = pair("chat", gpus=1)
     prefill["spec"]["template"]["metadata"]["labels"][PHASE] = "prefil"
-    said = applied(cluster, namespace, prefill)
-    assert 'isochrone.dev/phase is \'prefil\'; use "prefill" or "decode". Did you mean "prefill"?' in said
+    output = applied(cluster, namespace, prefill)
+    assert 'isochrone.dev/phase is \'prefil\'; use "prefill" or "decode". Did you mean "prefill"?' in output
     assert live_pods(cluster, namespace) == []
 
 
@@ -168,8 +168,8 @@ def warned(cluster: Cluster, namespace: str, item: Object, *verb: str) -> list[s
     flags = ("--dry-run=server", "--warnings-as-errors", "-n", namespace, "-f", "-")
     try:
         cluster.kubectl(*(verb or ("apply",)), *flags, input=json.dumps(item))
-    except RuntimeError as told:
-        return [line for line in str(told).splitlines() if "Warning:" in line]
+    except RuntimeError as reported:
+        return [line for line in str(reported).splitlines() if "Warning:" in line]
     return []
 
 
@@ -178,9 +178,9 @@ def test_who_applies_an_owner_hears_what_its_pods_would_be_told_and_only_then(
 ) -> None:
     item, _ = pair("chat", gpus=1)
     item["spec"]["replicas"] = 0
-    told = "isochrone.dev/reech is no key of Isochrone and means nothing; did you mean isochrone.dev/reach?"
+    reported = "isochrone.dev/reech is no key of Isochrone and means nothing; did you mean isochrone.dev/reach?"
     item["spec"]["template"]["metadata"].setdefault("annotations", {})["isochrone.dev/reech"] = "1ms"
-    assert [told in line for line in warned(cluster, namespace, item)] == [True]
+    assert [reported in line for line in warned(cluster, namespace, item)] == [True]
     cluster.kubectl("apply", "-n", namespace, "-f", "-", input=json.dumps(item))
     item["spec"]["minReadySeconds"] = 1
     assert warned(cluster, namespace, item) == []  # the template is as it was
@@ -197,7 +197,7 @@ def test_who_applies_an_owner_hears_what_its_pods_would_be_told_and_only_then(
         "spec": {"schedule": "0 0 * * *", "jobTemplate": {"spec": {"template": template}}},
     }
     template["spec"]["restartPolicy"] = "Never"
-    assert [told in line for line in warned(cluster, namespace, job)] == [True]
+    assert [reported in line for line in warned(cluster, namespace, job)] == [True]
 
 
 def test_an_lws_is_told_of_either_template(small: Isochrone, cluster: Cluster, namespace: str) -> None:
@@ -216,8 +216,10 @@ def test_an_lws_is_told_of_either_template(small: Isochrone, cluster: Cluster, n
         for templates in ({"workerTemplate": wrong}, {"leaderTemplate": wrong, "workerTemplate": right}):
             workers = {"leaderWorkerTemplate": {"size": 2, **templates}}
             lws = {"apiVersion": f"{group}/v1", "kind": "LeaderWorkerSet", "metadata": {"name": "l"}, "spec": workers}
-            told = warned(cluster, namespace, lws)
-            assert [f"spec.leaderWorkerTemplate.{next(iter(templates))}: " in line for line in told] == [True], told
+            reported = warned(cluster, namespace, lws)
+            assert [f"spec.leaderWorkerTemplate.{next(iter(templates))}: " in line for line in reported] == [True], (
+                reported
+            )
     finally:
         cluster.kubectl("delete", "crd", f"leaderworkersets.{group}", "--wait=false")
 
@@ -235,8 +237,8 @@ def test_signals_that_disagree_are_told_and_the_gang_is_placed(
         cluster.create(item, namespace)
     bound_after(cluster, namespace, 2)
     all_within(cluster, namespace)
-    (told,) = [each.name for each in live_pods(cluster, namespace) if "decode" in each.name]
-    assert "the high signal wins" in wait_event(cluster, namespace, told, "PhaseConflict")["message"]
+    (reported,) = [each.name for each in live_pods(cluster, namespace) if "decode" in each.name]
+    assert "the high signal wins" in wait_event(cluster, namespace, reported, "PhaseConflict")["message"]
 
 
 def test_nobody_else_changes_what_isochrone_wrote(small: Isochrone, cluster: Cluster, namespace: str) -> None:
@@ -264,8 +266,8 @@ def test_a_forged_plan_is_taken_off_at_creation(small: Isochrone, cluster: Clust
     item = pod("forged", gpus=1)
     item["metadata"]["labels"] = {PHASE: "decode", "isochrone.dev/gang": "chat"}
     item["metadata"]["annotations"] = {"isochrone.dev/decision": "a1b2"}
-    said = applied(cluster, namespace, item)
-    assert "created" in said
+    output = applied(cluster, namespace, item)
+    assert "created" in output
     found = json.loads(cluster.kubectl("get", "pod", "forged", "-n", namespace, "-o", "json"))
     assert "isochrone.dev/decision" not in found["metadata"]["annotations"]
 

@@ -43,7 +43,7 @@ from e2e.workloads import (
 
 pytestmark = pytest.mark.e2e
 
-LOOK_S = 2.0
+CHECK_S = 2.0
 SOON = "3s"
 """After so long a pod that is not placed is made anew, where that is what is tested."""
 LWS = "leaderworkerset.sigs.k8s.io"
@@ -103,7 +103,7 @@ def test_an_lws_group_of_four_runs_as_one_member(isochrone: Isochrone, cluster: 
     cluster.create(phased(PREFILL, gpus=1), namespace)
     for worker in range(3):
         cluster.create(group_pod("engine", 0, worker, 4, 7), namespace)
-    stays(cluster, lambda: not bound_pods(cluster, namespace), LOOK_S, "three of four do not go")
+    stays(cluster, lambda: not bound_pods(cluster, namespace), CHECK_S, "three of four do not go")
     cluster.create(group_pod("engine", 0, 3, 4, 7), namespace)
     print(f"five pods bound after {bound_after(cluster, namespace, 5):.2f} s")
     nodes = [each.node for each in live_pods(cluster, namespace) if each.phase == DECODE]
@@ -145,7 +145,7 @@ def test_a_leader_whose_worker_comes_when_it_is_ready(isochrone: Isochrone, clus
     for item in pair("other", gpus=7):
         cluster.create(item, namespace)
     other = f"{GANG}=other"
-    stays(cluster, lambda: not bound_pods(cluster, namespace, other), LOOK_S, "one of two free nodes is kept")
+    stays(cluster, lambda: not bound_pods(cluster, namespace, other), CHECK_S, "one of two free nodes is kept")
     cluster.create(of(1), namespace)
     print(f"the worker bound after {bound_after(cluster, namespace, 3, selector=f'{GANG}=chat'):.2f} s")
     all_within(cluster, namespace, at_least=2)
@@ -184,7 +184,7 @@ def test_a_role_of_kthena_over_two_nodes_runs_as_one_member(
     namespace = new_namespace(labels={ENABLED: "true"})
     cluster.create(kthena_pod("prefill", 0, 1, 1), namespace)
     cluster.create(kthena_pod("decode", 0, 2, 7), namespace)
-    stays(cluster, lambda: not bound_pods(cluster, namespace), LOOK_S, "half of a copy does not go")
+    stays(cluster, lambda: not bound_pods(cluster, namespace), CHECK_S, "half of a copy does not go")
     cluster.create(kthena_pod("decode", 1, 2, 7), namespace)
     print(f"three pods bound after {bound_after(cluster, namespace, 3):.2f} s")
     assert len({each.node for each in live_pods(cluster, namespace) if each.phase == DECODE}) == 2
@@ -201,8 +201,8 @@ def test_a_gang_waits_for_its_queue(isochrone: Isochrone, cluster: Cluster, name
         "spec": {"weight": 1, "capability": {GPU: "6"}},
     }
     cluster.create(queue)
-    said = {"scheduling.volcano.sh/queue-name": "small"}
-    for item in (*pair("first", annotations=said), *pair("second", annotations=said)):
+    output = {"scheduling.volcano.sh/queue-name": "small"}
+    for item in (*pair("first", annotations=output), *pair("second", annotations=output)):
         cluster.create(item, namespace)
     bound_after(cluster, namespace, 2)
     (waits,) = {each.gang for each in live_pods(cluster, namespace) if not each.node}
@@ -210,7 +210,7 @@ def test_a_gang_waits_for_its_queue(isochrone: Isochrone, cluster: Cluster, name
         if each.gang == waits:
             text = wait_event(cluster, namespace, each.name, "WaitingForQueue")["message"]
             assert text.startswith("Queue small has 2 of 6 GPUs left and 4 are needed")
-    stays(cluster, lambda: all(p.held for p in live_pods(cluster, namespace) if p.gang == waits), LOOK_S, "held whole")
+    stays(cluster, lambda: all(p.held for p in live_pods(cluster, namespace) if p.gang == waits), CHECK_S, "held whole")
     cluster.kubectl(
         "patch",
         "queues.scheduling.volcano.sh",
@@ -302,7 +302,7 @@ def test_two_gangs_that_each_need_more_than_half(isochrone: Isochrone, cluster: 
     bound_after(cluster, namespace, 5)
     (runs,) = {each.gang for each in bound_pods(cluster, namespace)}
     (waits,) = {"one", "two"} - {runs}
-    stays(cluster, lambda: all(p.held for p in live_pods(cluster, namespace) if p.gang == waits), LOOK_S, "held whole")
+    stays(cluster, lambda: all(p.held for p in live_pods(cluster, namespace) if p.gang == waits), CHECK_S, "held whole")
     for phase in (PREFILL, DECODE):
         cluster.kubectl("delete", "deployment", f"{runs}-{phase}", "-n", namespace, "--grace-period=0", "--force")
     bound_after(cluster, namespace, 5, selector=f"{GANG}={waits}")
@@ -368,7 +368,7 @@ def test_a_pod_changes_its_gang(isochrone: Isochrone, cluster: Cluster, namespac
     for item in (phased(PREFILL, "one"), phased(DECODE, "two")):
         cluster.create(item, namespace)
     cluster.wait_for(lambda: len(live_pods(cluster, namespace)) == 2, LIMIT_S, "two pods")
-    stays(cluster, lambda: all(p.held for p in live_pods(cluster, namespace)), LOOK_S, "each waits for a partner")
+    stays(cluster, lambda: all(p.held for p in live_pods(cluster, namespace)), CHECK_S, "each waits for a partner")
     (lonely,) = [p.name for p in live_pods(cluster, namespace) if p.gang == "two"]
     cluster.kubectl("label", "pod", lonely, f"{GANG}=one", "--overwrite", "-n", namespace)
     bound_after(cluster, namespace, 2)

@@ -22,7 +22,7 @@ from e2e.workloads import PLACEMENT, occupant, pair
 
 pytestmark = pytest.mark.e2e
 
-LOOK_S = 2.0
+CHECK_S = 2.0
 
 
 def annotation(cluster: Cluster, namespace: str, name: str) -> str:
@@ -63,7 +63,7 @@ def test_a_gang_beyond_its_bound_waits_whole_until_a_node_fits(
         assert "bound of 15 us" in text
         assert "16 nodes checked" in text
         assert "within 15 us" in annotation(cluster, namespace, each.name)
-    stays(cluster, lambda: all(each.held for each in live_pods(cluster, namespace)), LOOK_S, "the gang is held whole")
+    stays(cluster, lambda: all(each.held for each in live_pods(cluster, namespace)), CHECK_S, "the gang is held whole")
     assert status_of(cluster, namespace) == {"SchedulingGated"}
     node = gpu_node("gpu-wide", "zone-c", "leaf-c1", gpus=16)
     try:
@@ -115,7 +115,7 @@ def test_scaled_out_with_room_for_some(isochrone: Isochrone, cluster: Cluster, n
         assert "15 us" in text
         assert "beyond reach" in text
         assert "this pod alone waits" in annotation(cluster, namespace, each.name)
-    stays(cluster, lambda: len(bound_pods(cluster, namespace)) == 3, LOOK_S, "two decode pods are held")
+    stays(cluster, lambda: len(bound_pods(cluster, namespace)) == 3, CHECK_S, "two decode pods are held")
     all_within(cluster, namespace, at_least=2)
     cluster.api("DELETE", f"/api/v1/namespaces/{strangers}/pods/{stranger['metadata']['name']}?gracePeriodSeconds=0")
     print(f"the stranger's room was taken after {bound_after(cluster, namespace, 4):.2f} s")

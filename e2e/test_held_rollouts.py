@@ -8,7 +8,7 @@ from e2e.stack.cluster import Cluster
 from e2e.stack.isochrone import Isochrone, install
 from e2e.stack.nodes import grid
 from e2e.stack.processes import LIMIT_S
-from e2e.test_gang_lives import LOOK_S, patch_template, stateful
+from e2e.test_gang_lives import CHECK_S, patch_template, stateful
 from e2e.workloads import DECODE, PREFILL, phased, resources
 
 pytestmark = [pytest.mark.e2e, pytest.mark.full]
@@ -44,7 +44,7 @@ def test_a_held_stateful_set_whose_minimum_is_lowered(
         template = {"metadata": {"annotations": {"isochrone.dev/min-decode": "2"}}}
         patch_template(cluster, namespace, "statefulset/decode", template)
         if policy == "OrderedReady":
-            stays(cluster, lambda: not bound_pods(cluster, namespace), LOOK_S, "the first pod is not replaced")
+            stays(cluster, lambda: not bound_pods(cluster, namespace), CHECK_S, "the first pod is not replaced")
             cluster.kubectl("delete", "pod", "decode-0", "-n", namespace)
         cluster.kubectl("rollout", "status", "statefulset/decode", "-n", namespace, "--timeout=60s")
         cluster.wait_for(lambda: len(bound_pods(cluster, namespace)) == 3, LIMIT_S, "one and two run")

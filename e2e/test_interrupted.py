@@ -25,7 +25,7 @@ from e2e.workloads import occupant, pair, pod, pod_group
 
 pytestmark = pytest.mark.e2e
 
-LOOK_S = 2.0
+CHECK_S = 2.0
 """How long it is watched that nothing happens: two of Volcano's sessions."""
 
 
@@ -56,7 +56,7 @@ def test_while_it_is_away_others_go_on_and_the_held_wait(
         cluster.create(pod("web"), foreign)
         print(f"foreign pods bound after {bound_after(cluster, foreign, 5):.2f} s")
         cluster.wait_for(lambda: len(live_pods(cluster, held)) == 2, LIMIT_S, "two held pods exist")
-        stays(cluster, lambda: all(pod.held for pod in live_pods(cluster, held)), LOOK_S, "held pods are held")
+        stays(cluster, lambda: all(pod.held for pod in live_pods(cluster, held)), CHECK_S, "held pods are held")
         assert not bound_pods(cluster, held)
     finally:
         start_anew(isochrone)
@@ -80,7 +80,7 @@ def test_killed_between_two_steps(
     stop_at(cluster, namespace, proxy, kind, let_through, gated)
     cluster.kill(CONTROLLER)
     proxy.resume(forward=False)
-    stays(cluster, lambda: not bound_pods(cluster, namespace), LOOK_S, "nobody is bound before the PodGroup")
+    stays(cluster, lambda: not bound_pods(cluster, namespace), CHECK_S, "nobody is bound before the PodGroup")
     assert sum(pod.held for pod in live_pods(cluster, namespace)) == gated
     assert groups(cluster, namespace) == []
     start_anew(isochrone)
@@ -176,7 +176,7 @@ def test_the_whole_set_is_taken(
         take(cluster, strangers, name)
     proxy.resume(forward=True)
     cluster.wait_for(lambda: groups(cluster, namespace), LIMIT_S, "the gang's PodGroup")
-    stays(cluster, lambda: not bound_pods(cluster, namespace), 2 * LOOK_S, "nobody is bound outside the set")
+    stays(cluster, lambda: not bound_pods(cluster, namespace), 2 * CHECK_S, "nobody is bound outside the set")
     free(cluster, strangers, node)
     print(f"bound {bound_after(cluster, namespace, 2):.2f} s after there was room in the set again")
     assert {pod.node for pod in live_pods(cluster, namespace)} <= inside
@@ -197,7 +197,7 @@ def test_room_is_left_for_less_than_the_minimum(
     take(cluster, strangers, max(nodes), 4)
     proxy.resume(forward=True)
     cluster.wait_for(lambda: groups(cluster, namespace), LIMIT_S, "the gang's PodGroup")
-    stays(cluster, lambda: not bound_pods(cluster, namespace), 2 * LOOK_S, "nobody starts below the minimum")
+    stays(cluster, lambda: not bound_pods(cluster, namespace), 2 * CHECK_S, "nobody starts below the minimum")
     free(cluster, strangers, max(nodes))
     print(f"bound {bound_after(cluster, namespace, 4):.2f} s after there was room for all again")
     assert {each.node for each in live_pods(cluster, namespace)} == nodes

@@ -25,7 +25,7 @@ def cluster(cluster_factory: ClusterFactory) -> Cluster:
     return cluster_factory(grid(200, leaves_per_zone=10))
 
 
-def judge(seen: Seen, gangs: int) -> None:
+def evaluate(seen: Seen, gangs: int) -> None:
     """No promise broken, and enough happened to break one."""
     print(f"{len(seen.placed)} gangs ran, {len(seen.held)} were held for a while, {seen.pairs} pairs judged")
     assert seen.beyond == {}
@@ -36,7 +36,7 @@ def judge(seen: Seen, gangs: int) -> None:
 
 def test_many_random_gangs(isochrone: Isochrone, cluster: Cluster, namespace: str) -> None:
     seen = run_waves(cluster, namespace, random_waves(SEED, waves=5, gangs_a_wave=GANGS // 5))
-    judge(seen, GANGS)
+    evaluate(seen, GANGS)
     assert seen.held
 
 
@@ -52,4 +52,4 @@ def test_the_controller_dies_again_and_again(isochrone: Isochrone, cluster: Clus
         isochrone.wait_ready(isochrone.controller)
 
     seen = run_waves(cluster, namespace, random_waves(SEED + 1, waves=4, gangs_a_wave=25), disturb=die)
-    judge(seen, 100)
+    evaluate(seen, 100)

@@ -61,9 +61,9 @@ class Place:
     def gang(self, name: str) -> tuple[set[str], str]:
         """A pair of whole nodes within 100 us: where it went, and what was said about it."""
         namespace, pods = self.running(name)
-        said = wait_event(self.cluster, namespace, pods[0].name, "Placed")
+        value = wait_event(self.cluster, namespace, pods[0].name, "Placed")
         empty(self.cluster, namespace)
-        return {pod.node for pod in pods}, str(said)
+        return {pod.node for pod in pods}, str(value)
 
     def running(self, name: str) -> tuple[str, list[PodSeen]]:
         """A pair of whole nodes within 100 us, bound: its namespace and its pods."""
@@ -80,21 +80,21 @@ def place(cluster_factory: ClusterFactory, tmp_path_factory: pytest.TempPathFact
 
 
 def test_an_imported_run_moves_the_next_gang_and_is_named(place: Place, tmp_path: Path) -> None:
-    where, said = place.gang("before")
+    where, value = place.gang("before")
     assert where == {"gpu-000", "gpu-001"}
-    assert "79.2 us" in said
-    assert "same leaf, TCP, modelled" in said
+    assert "79.2 us" in value
+    assert "same leaf, TCP, modelled" in value
     place.imported(tmp_path, "leaf-a0", 4000.0)
     place.imported(tmp_path, "leaf-a1", 40.0)
     # The file is looked at every five seconds, and what is new in it counts five seconds later.
     places = (place.gang(f"after-{n}") for n in count())
     until_s = time.monotonic() + LIMIT_S
-    where, said = next((where, said) for where, said in places if "measured" in said or time.monotonic() > until_s)
+    where, value = next((where, value) for where, value in places if "measured" in value or time.monotonic() > until_s)
     assert where == {"gpu-002", "gpu-003"}
     # Nearer than the model says of any leaf: a mean of 40 us, widened by 1.5.
-    assert "60 us" in said
-    assert "same leaf, TCP, measured" in said
-    assert "within the leaf" in said
+    assert "60 us" in value
+    assert "same leaf, TCP, measured" in value
+    assert "within the leaf" in value
 
 
 @contextmanager
@@ -138,11 +138,11 @@ async def test_a_slow_way_between_two_agents_moves_the_next_gang(place: Place) -
         return NodeFacts(state=state, nics=nics)
 
     def telling(name: str) -> Callable[[NodeFacts], None]:
-        def tell(now: NodeFacts) -> None:
+        def report(now: NodeFacts) -> None:
             samples.append(now)
-            clients[name].tell(now)
+            clients[name].report(now)
 
-        return tell
+        return report
 
     namespace, pods = await asyncio.to_thread(place.running, "running")
     assert {pod.node for pod in pods} == {"gpu-002", "gpu-003"}
@@ -167,7 +167,7 @@ async def test_a_slow_way_between_two_agents_moves_the_next_gang(place: Place) -
                 probe_address=f"127.0.0.1:{slow}",
                 chance=lambda: 0.0,
             )
-            clients[name].tell(facts())
+            clients[name].report(facts())
             tasks += [asyncio.create_task(clients[name].run()), asyncio.create_task(prober.run())]
         try:
             await until(lambda: bool(samples), LIMIT_S)
@@ -177,14 +177,14 @@ async def test_a_slow_way_between_two_agents_moves_the_next_gang(place: Place) -
             breach = await asyncio.to_thread(wait_event, place.cluster, namespace, pods[0].name, "ReachBreached")
             assert "measured" in str(breach)
             await asyncio.to_thread(empty, place.cluster, namespace)
-            where, said = await asyncio.to_thread(place.gang, "slowed")
+            where, value = await asyncio.to_thread(place.gang, "slowed")
         finally:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks, timeout=LIMIT_S)
     # leaf-a0 is slow by the imported run, leaf-a1 by what its two agents measured just now.
     assert where == {"gpu-004", "gpu-005"}
-    assert "modelled" in said
+    assert "modelled" in value
 
 
 def test_hypernodes_follow_the_nodes(place: Place) -> None:

@@ -83,10 +83,10 @@ class Place:
         """One on each node, four at a time."""
         build()
         path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/isochrone-hub-ca"
-        told = self.cluster.wait_for(lambda: self.cluster.get(path), LIMIT_S, "the hub's authority")
+        reported = self.cluster.wait_for(lambda: self.cluster.get(path), LIMIT_S, "the hub's authority")
         for i, name in enumerate(NODES):
             folder = profiles.write(machine(i), self.folder / name)
-            (folder / "ca.crt").write_text(told["data"]["ca.crt"])
+            (folder / "ca.crt").write_text(reported["data"]["ca.crt"])
             (folder / "token").write_text(self._token(name))
         with ThreadPoolExecutor(4) as pool:
             list(pool.map(self.start_agent, NODES))
@@ -168,9 +168,9 @@ class Place:
             self.cluster.create(pod(f"{name}-{number}", gpus=4, group=name), namespace)
         bound_after(self.cluster, namespace, pods)
         where = {each.node for each in live_pods(self.cluster, namespace)}
-        said = rf'"Allocate job to hyperNode success" job="{namespace}/{name}" hyperNode="([^"]+)"'
+        value = rf'"Allocate job to hyperNode success" job="{namespace}/{name}" hyperNode="([^"]+)"'
         log = self.cluster.log("vc-scheduler")
-        at, nodes = self.tree()[re.findall(said, log)[-1]]
+        at, nodes = self.tree()[re.findall(value, log)[-1]]
         assert at == tier
         assert where <= nodes
         empty(self.cluster, namespace)

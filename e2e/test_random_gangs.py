@@ -63,8 +63,8 @@ def test_the_oracle_is_the_documented_table() -> None:
     labels = {item["metadata"]["name"]: item["metadata"]["labels"] for item in items}
     seen = set()
     for one, other in ((one, other) for one in table.names for other in table.names):
-        said = table.reach.between(table.index[one], table.index[other], DEFAULT_REACH_SIZE_BYTES).us
+        value = table.reach.between(table.index[one], table.index[other], DEFAULT_REACH_SIZE_BYTES).us
         ours = reach_us(labels[one], labels[other])
         seen.add(ours)
-        assert said == pytest.approx(ours, rel=0.01)
+        assert value == pytest.approx(ours, rel=0.01)
     assert seen == {SAME_NODE_US, SAME_LEAF_US, SAME_ZONE_US, OTHER_ZONE_US}

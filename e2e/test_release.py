@@ -26,7 +26,7 @@ from e2e.workloads import GANG, PHASE, pair, phased, pod
 
 pytestmark = pytest.mark.e2e
 
-LOOK_S = 1.5
+CHECK_S = 1.5
 THEIRS = "other.example/gate"
 CONFIGURATIONS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations"
 
@@ -38,11 +38,11 @@ def cluster(shared: Shared) -> Iterator[Cluster]:
     shared.spoilt()
 
 
-def command(*words: str, kubeconfig: Path) -> tuple[int, list[str]]:
+def command(*tokens: str, kubeconfig: Path) -> tuple[int, list[str]]:
     """`isochrone ...` as a person runs it: exit code and lines."""
     env = {name: text for name, text in os.environ.items() if not name.startswith("ISOCHRONE_")}
     done = subprocess.run(
-        [sys.executable, "-m", "admission.cli", *words],
+        [sys.executable, "-m", "admission.cli", *tokens],
         env=env | {"KUBECONFIG": str(kubeconfig), "PYTHONPATH": str(CHECKOUT)},
         capture_output=True,
         text=True,
@@ -72,7 +72,7 @@ def test_by_hand_while_the_controller_is_away(
     try:
         names = hold(cluster, namespace)
         hold(cluster, other)
-        stays(cluster, lambda: not bound_pods(cluster, namespace), LOOK_S, "held pods are held")
+        stays(cluster, lambda: not bound_pods(cluster, namespace), CHECK_S, "held pods are held")
         code, lines = command("release", "-n", namespace, kubeconfig=cluster.kubeconfig)
         assert code == 0
         assert lines[0] == f"PodGroup {namespace}/isochrone-chat created, minMember 1"
@@ -95,7 +95,7 @@ def test_one_gang_and_one_pod_alone(isochrone: Isochrone, cluster: Cluster, name
     assert [each.name for each in live_pods(cluster, namespace) if each.held] == [first]
     # The controller runs and must not refuse the nodes of those whose bound was given up by hand.
     print(f"Volcano bound them after {bound_after(cluster, namespace, 3):.2f} s")
-    stays(cluster, lambda: len(bound_pods(cluster, namespace)) == 3, LOOK_S, "the third pod is held")
+    stays(cluster, lambda: len(bound_pods(cluster, namespace)) == 3, CHECK_S, "the third pod is held")
     code, lines = command("release", "-n", namespace, "nobody", kubeconfig=cluster.kubeconfig)
     assert (code, lines[0]) == (1, f"{namespace}/nobody is not there or not held by Isochrone")
 

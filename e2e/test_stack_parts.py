@@ -17,7 +17,7 @@ from e2e.stack.versions import Module, modules, render_go_mod
 from e2e.stack.volcano_conf import scheduler_conf, with_extender_stanza
 
 
-def words(go_mod: str) -> set[str]:
+def tokens(go_mod: str) -> set[str]:
     """The requirements and replacements of a go.mod, whatever block they stand in."""
     lines = (line.split("//")[0].strip() for line in go_mod.splitlines())
     return {line.removeprefix("require ").removeprefix("replace ") for line in lines if " v" in line or "=>" in line}
@@ -25,8 +25,8 @@ def words(go_mod: str) -> set[str]:
 
 @pytest.mark.parametrize("module", modules(), ids=lambda module: module.name)
 def test_pinned_modules_match_the_versions(module: Module) -> None:
-    pinned = words((PINNED / module.name / "go.mod").read_text())
-    missing = words(render_go_mod(module)) - pinned
+    pinned = tokens((PINNED / module.name / "go.mod").read_text())
+    missing = tokens(render_go_mod(module)) - pinned
     assert not missing, "run `python -m e2e.stack pin`"
 
 

@@ -55,8 +55,8 @@ def phased(
         spec["nodeSelector"] = {HOSTNAME: hostname}
     if scheduler:
         spec["schedulerName"] = scheduler
-    said = ({REACH: reach} if reach else {}) | dict(annotations or {})
-    return deployment(f"{gang}-{phase}", replicas, {PHASE: phase, GANG: gang}, said, spec)
+    value = ({REACH: reach} if reach else {}) | dict(annotations or {})
+    return deployment(f"{gang}-{phase}", replicas, {PHASE: phase, GANG: gang}, value, spec)
 
 
 def pair(gang: str = "chat", *, prefill: int = 1, decode: int = 1, **options: Any) -> list[Object]:

@@ -23,8 +23,8 @@ REACH_MODE: Final = PREFIX + "reach-mode"
 PAIRING: Final = PREFIX + "pairing"
 MIN_PREFILL: Final = PREFIX + "min-prefill"
 MIN_DECODE: Final = PREFIX + "min-decode"
-CARD_MEMORY: Final = PREFIX + "gpu-memory"  # what one GPU of the pod will hold
-CARD_PEAK: Final = PREFIX + "gpu-memory-peak"  # the most it holds for a while
+GPU_MEMORY: Final = PREFIX + "gpu-memory"  # what one GPU of the pod will hold
+GPU_MEMORY_PEAK: Final = PREFIX + "gpu-memory-peak"  # the most it holds for a while
 
 # --- ours: annotations we write ----------------------------------------------------------------
 SIGNAL: Final = PREFIX + "signal"  # on a pod: which signal told the phase and the gang

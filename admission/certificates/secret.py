@@ -25,7 +25,7 @@ _TRIES: Final = 5  # other replicas renew and apply at the same moment
 _KEYS: Final = {"certificate": "tls.crt", "key": "tls.key", "ca": "ca.crt", "ca_key": "ca.key"}
 
 
-class Api(Protocol):
+class SecretApi(Protocol):
     """The part of the Kubernetes client that is needed here."""
 
     async def get(self, path: str) -> bytes: ...
@@ -38,7 +38,7 @@ class Api(Protocol):
 class CertificateSecret:
     """`names` are those of the server, `component` is whose it is: a word for labels and the authority's name."""
 
-    def __init__(self, api: Api, namespace: str, secret: str, names: Sequence[str], component: str) -> None:
+    def __init__(self, api: SecretApi, namespace: str, secret: str, names: Sequence[str], component: str) -> None:
         self._api, self._names, self._component = api, tuple(names), component
         self._collection = f"/api/v1/namespaces/{quote(namespace, safe='')}/secrets"
         self._namespace, self._secret = namespace, secret

@@ -20,10 +20,10 @@ from admission.recognition.pod_settings import read_settings
 from admission.recognition.readings import readings_of
 from admission.recognition.replica_group import size_of, unit_of
 from admission.recognition.signals import BUILT_IN, Rules
-from admission.templates.looked_at import ENABLED, Looked, Looks, known_namespaces, looked_at, not_strings
+from admission.templates.inspection import ENABLED, Inspected, Inspection, inspected, known_namespaces, not_strings
 from admission.templates.manifest_file import Document
 from admission.templates.operator_templates import reader_of
-from admission.templates.pod_templates import PodTemplate, anywhere, mapping, of_workload
+from admission.templates.pod_templates import TemplateOfWorkload, anywhere, mapping, of_workload
 from admission.templates.role_groups import is_production_stack, production_stack, role_based_group
 from admission.webhook.tagging import Entry, Tagging, tag
 from topology import labels
@@ -37,7 +37,7 @@ _NO_GPU: Final = f"it asks for no GPU and has no label {labels.PHASE} or {labels
 class Admitted:
     """One pod template and what would become of its pods."""
 
-    template: PodTemplate
+    template: TemplateOfWorkload
     tagging: Tagging
     reading: PhaseReading
     existing_group: str | None
@@ -45,7 +45,7 @@ class Admitted:
     unit: str
     size: int
     warnings: tuple[str, ...]
-    looked: Looked
+    inspection: Inspected
 
     @property
     def phase(self) -> str | None:
@@ -58,7 +58,7 @@ class Admitted:
     @property
     def conditional(self) -> bool:
         """Something would become of it, but only in a namespace that is enabled."""
-        return self.looked.looks is Looks.IF_ENABLED and bool(self.tagging.phase or self.tagging.denied)
+        return self.inspection.inspections is Inspection.IF_ENABLED and bool(self.tagging.phase or self.tagging.denied)
 
     def as_json(self) -> dict[str, Any]:
         """The shape that docs/recognition.md promises."""
@@ -67,7 +67,7 @@ class Admitted:
             "namespace": self.template.namespace,
             "name": self.template.name,
             "template": self.template.template,
-            "looked_at": str(self.looked.looks),
+            "looked_at": str(self.inspection.inspections),
             "phase": self.phase,
             "gang": self.tagging.gang,
             "existing_group": self.existing_group,
@@ -78,7 +78,7 @@ class Admitted:
         }
 
 
-def templates(document: Document, namespace: str = DEFAULT_NAMESPACE) -> Iterator[PodTemplate]:
+def templates(document: Document, namespace: str = DEFAULT_NAMESPACE) -> Iterator[TemplateOfWorkload]:
     """Every pod template of one object; none for a Service and the like."""
     content = document.content
     where = str(mapping(content.get("metadata")).get("namespace") or namespace)
@@ -123,20 +123,22 @@ def admitted(
     ]
 
 
-def _entry(template: PodTemplate, rules: Rules, document: Document, known: Mapping[str, Mapping[str, str]]) -> Admitted:
+def _entry(
+    template: TemplateOfWorkload, rules: Rules, document: Document, known: Mapping[str, Mapping[str, str]]
+) -> Admitted:
     pod, namespace = template.pod, template.namespace
-    looked = looked_at(pod, namespace, known)
+    inspection = inspected(pod, namespace, known)
     unread = [] if is_production_stack(document.content) else _not_strings(document, template)
     if unread:
         tagging = Tagging(namespace, denied=" ".join(f"{each}." for each in unread))
-    elif looked.looks is Looks.NO:
+    elif inspection.inspections is Inspection.NO:
         tagging = Tagging(namespace)
     else:
         tagging = tag(
             pod, namespace, Entry.LABELLED if labels.labelled(pod.metadata.labels) else Entry.NAMESPACE, rules
         )
     if tagging.phase and not labels.labelled(pod.metadata.labels) and not _wants_gpu(pod):
-        looked = Looked(Looks.NO, _NO_GPU)
+        inspection = Inspected(Inspection.NO, _NO_GPU)
     group = existing_group(pod)
     warnings = [tagging.denied] if tagging.denied else []
     warnings += [*tagging.warnings, *template.notes, *on_owner(document.content, template.raw)]
@@ -149,11 +151,11 @@ def _entry(template: PodTemplate, rules: Rules, document: Document, known: Mappi
         unit_of(pod),
         size_of(pod),
         tuple(warnings),
-        looked,
+        inspection,
     )
 
 
-def _not_strings(document: Document, template: PodTemplate) -> list[str]:
+def _not_strings(document: Document, template: TemplateOfWorkload) -> list[str]:
     """What the API server refuses before any webhook is asked."""
     own = not_strings(mapping(document.content.get("metadata")))
     return list(dict.fromkeys((*own, *not_strings(mapping(template.raw.get("metadata"))))))
@@ -161,16 +163,18 @@ def _not_strings(document: Document, template: PodTemplate) -> list[str]:
 
 def _half(entry: Admitted, unit: Sequence[Admitted]) -> Iterator[str]:
     """A pod of a multi-node copy that is not what its leader is: the copy would be held without it."""
-    told = next((each for each in unit if each.tagging.phase), None)
-    if entry.phase is None and told:
-        part = told.template.template
-        yield f"{part} is {told.tagging.phase} but this one tells nothing; set label {labels.PHASE} on both templates"
+    reported = next((each for each in unit if each.tagging.phase), None)
+    if entry.phase is None and reported:
+        part = reported.template.template
+        yield (
+            f"{part} is {reported.tagging.phase} but this one tells nothing; set label {labels.PHASE} on both templates"
+        )
     elif (
-        told
-        and told is not entry
-        and (entry.tagging.gang, entry.tagging.mode) != (told.tagging.gang, told.tagging.mode)
+        reported
+        and reported is not entry
+        and (entry.tagging.gang, entry.tagging.mode) != (reported.tagging.gang, reported.tagging.mode)
     ):
-        part, both = told.template.template, f"{labels.PHASE} and {labels.GANG}"
+        part, both = reported.template.template, f"{labels.PHASE} and {labels.GANG}"
         yield f"{part}, of the same copy, is in another gang or held otherwise; set labels {both} on both templates"
 
 
@@ -212,7 +216,7 @@ def _too_few(entry: Admitted, all_: Sequence[Admitted]) -> Iterator[str]:
     """A minimum above what the same files would create: the gang could never start."""
     if entry.tagging.gang is None:
         return
-    settings, _ = read_settings(entry.template.pod.metadata.annotations, asks=False)
+    settings, _ = read_settings(entry.template.pod.metadata.annotations, requests=False)
     for phase, key, minimum in (
         (labels.PREFILL, labels.MIN_PREFILL, settings.min_prefill),
         (labels.DECODE, labels.MIN_DECODE, settings.min_decode),
@@ -246,14 +250,14 @@ def lines(entry: Admitted) -> Iterator[str]:
     part = f" {template.template}" if template.template else ""
     head = f"{template.kind} {template.namespace}/{template.name}{part}: "
     if entry.conditional:
-        head += f"{entry.looked.why}: "
+        head += f"{entry.inspection.why}: "
     if tagging.denied:
         yield head + "refused"
-    elif entry.looked.looks is Looks.NO and not tagging.phase:
-        yield head + f"not looked at: {entry.looked.why}"
+    elif entry.inspection.inspections is Inspection.NO and not tagging.phase:
+        yield head + f"not looked at: {entry.inspection.why}"
     elif tagging.phase:
-        if entry.looked.looks is Looks.NO:
-            head += f"not looked at: {entry.looked.why}: "
+        if entry.inspection.inspections is Inspection.NO:
+            head += f"not looked at: {entry.inspection.why}: "
         held = "held until its gang has a place" if tagging.mode == labels.REQUIRED else "labelled, not held"
         yield head + f"{tagging.phase} of gang {tagging.gang}, {held}"
     elif entry.reading.mixed:
@@ -287,8 +291,8 @@ def to_enable(found: Sequence[Admitted]) -> Iterator[str]:
 
 def summary(found: Sequence[Admitted], objects: int) -> str:
     """The last line: how much was read and what came of it."""
-    tagged = [each for each in found if each.tagging.phase and each.looked.looks is not Looks.NO]
+    tagged = [each for each in found if each.tagging.phase and each.inspection.inspections is not Inspection.NO]
     gangs = len({(each.tagging.namespace, each.tagging.gang) for each in tagged if each.tagging.gang})
     unsure = sum(1 for each in tagged if each.conditional)
-    told = f"{len(tagged)} ({unsure} only in an enabled namespace)" if unsure else f"{len(tagged)}"
-    return f"objects: {objects}, pod templates: {len(found)}, tagged: {told}, gangs: {gangs}"
+    reported = f"{len(tagged)} ({unsure} only in an enabled namespace)" if unsure else f"{len(tagged)}"
+    return f"objects: {objects}, pod templates: {len(found)}, tagged: {reported}, gangs: {gangs}"

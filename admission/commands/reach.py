@@ -24,7 +24,7 @@ from topology.measured.importing import samples_of
 from topology.measured.measurement import MAX_TEXT_CHARS, Readout
 from topology.measured.show import COLUMNS, group_line, readout_json, row_of, saved_line
 from topology.measured.store import Pair
-from topology.measured.values import Place, Sample
+from topology.measured.values import MeasuredPlace, Sample
 from topology.readers.measurements import read_measurements
 
 ROWS_SHOWN: Final = 24
@@ -100,7 +100,7 @@ def _read(file: str, operation: str) -> Readout:
         raise BadInput(f"{file}: {bad.field}", bad.value, bad.allowed) from None
 
 
-def _ends(from_: str, to: str) -> tuple[Place, Place] | None:
+def _ends(from_: str, to: str) -> tuple[MeasuredPlace, MeasuredPlace] | None:
     if bool(from_) != bool(to):
         raise BadInput("--to" if from_ else "--from", "missing", "name both ends, or none where the file does")
     return (parse_place(from_, "--from"), parse_place(to, "--to")) if from_ else None
@@ -124,7 +124,7 @@ def _valid_s(text: str) -> float:
 def _save(
     file: str,
     readouts: Sequence[tuple[str, Readout]],
-    ends: tuple[Place, Place] | None,
+    ends: tuple[MeasuredPlace, MeasuredPlace] | None,
     time_s: float,
     valid_s: float,
 ) -> list[str]:

@@ -39,11 +39,11 @@ _TRIES: Final = 5  # another system may remove its own gate between our read and
 _SWEEPS: Final = 5
 _SETTLE_S: Final = 2.0  # API servers notice within about a second that a webhook is gone
 
-Say = Callable[[str], None]
+Printer = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ReleaseSummary:
     """How many pods were let go, and how many of the chosen ones are still held or were not there."""
 
     released: int
@@ -83,9 +83,9 @@ async def release(
     gang: str = "",
     pods: Collection[str] = (),
     remove_webhook: bool = False,
-    say: Say = lambda _: None,
+    printer: Printer = lambda _: None,
     settle_s: float = _SETTLE_S,
-) -> Summary:
+) -> ReleaseSummary:
     """Opens our gate on the chosen pods (`namespace` None: everywhere) and says one line for each thing done.
 
     Raises ApiFailure if the webhook cannot be removed or pods cannot be listed; failures of single pods are counted.
@@ -93,28 +93,28 @@ async def release(
     chosen = Chosen(namespace, gang, frozenset(pods))
     if remove_webhook:
         there = await api.delete(WEBHOOKS.format(WEBHOOK_CONFIGURATION))
-        say(f"webhook configuration {WEBHOOK_CONFIGURATION} {'removed' if there else 'was gone already'}")
+        printer(f"webhook configuration {WEBHOOK_CONFIGURATION} {'removed' if there else 'was gone already'}")
     released, failed, seen = 0, 0, set[str]()
     others: set[str] = set()
-    for sweep in range(_SWEEPS):
+    for expire in range(_SWEEPS):
         waiting = await _waiting(api, namespace)
         held = [pod for pod in waiting if pod in chosen]
         others.update(pod.metadata.label(GANG) for pod in waiting if pod.has_gate(GATE))
         seen.update(pod.metadata.name for pod in held)
-        outcomes = await _release_all(api, held, say)
+        outcomes = await _release_all(api, held, printer)
         released += sum(outcomes)
         failed = len(outcomes) - sum(outcomes)
         # After removing the webhook an empty look counts only once the API servers know that it is gone.
-        if not remove_webhook or (sweep and not held):
+        if not remove_webhook or (expire and not held):
             break
         await asyncio.sleep(settle_s)
     for name in sorted(chosen.pods - seen):
-        say(f"{namespace}/{name} is not there or not held by Isochrone")
+        printer(f"{namespace}/{name} is not there or not held by Isochrone")
         failed += 1
     found = not gang or bool(pods or seen)
     if not found:
-        say(_no_such_gang(gang, namespace, others - {"", gang}))
-    return Summary(released, failed, found)
+        printer(_no_such_gang(gang, namespace, others - {"", gang}))
+    return ReleaseSummary(released, failed, found)
 
 
 def _no_such_gang(gang: str, namespace: str | None, others: Collection[str]) -> str:
@@ -151,7 +151,7 @@ async def _waiting(api: KubeApi, namespace: str | None) -> list[Pod]:
     raise AssertionError("the last try returns or raises")
 
 
-async def _release_all(api: KubeApi, held: Iterable[Pod], say: Say) -> list[bool]:
+async def _release_all(api: KubeApi, held: Iterable[Pod], printer: Printer) -> list[bool]:
     """One PodGroup check per group, then the gates of its pods."""
     groups: dict[tuple[str, str], list[Pod]] = {}
     for pod in held:
@@ -161,17 +161,17 @@ async def _release_all(api: KubeApi, held: Iterable[Pod], say: Say) -> list[bool
     for (namespace, group), members in sorted(groups.items(), key=lambda entry: entry[0]):
         try:
             if group:
-                await _ensure_group(api, namespace, group, members[0], say)
+                await _ensure_group(api, namespace, group, members[0], printer)
         except ApiFailure as failure:
             for pod in members:
-                say(f"{pod.key} stays held, its PodGroup cannot be made: {failure}")
+                printer(f"{pod.key} stays held, its PodGroup cannot be made: {failure}")
             outcomes += [False] * len(members)
             continue
-        outcomes += await asyncio.gather(*(_release_one(api, pod, limit, say) for pod in members))
+        outcomes += await asyncio.gather(*(_release_one(api, pod, limit, printer) for pod in members))
     return outcomes
 
 
-async def _ensure_group(api: KubeApi, namespace: str, group: str, pod: Pod, say: Say) -> None:
+async def _ensure_group(api: KubeApi, namespace: str, group: str, pod: Pod, printer: Printer) -> None:
     """Makes a plain PodGroup if there is none. Create, not apply: one that the controller makes now must win."""
     collection = PODGROUPS.format(quote(namespace, safe=""))
     try:
@@ -194,22 +194,22 @@ async def _ensure_group(api: KubeApi, namespace: str, group: str, pod: Pod, say:
     shown = f"{namespace}/{quote(group, safe='')}"
     try:
         await api.create(collection, wanted)
-        say(f"PodGroup {shown} created, minMember 1")
+        printer(f"PodGroup {shown} created, minMember 1")
     except ApiError as error:
         if error.not_found:
-            say(f"PodGroup {shown} not created: this cluster has no Volcano PodGroups")
+            printer(f"PodGroup {shown} not created: this cluster has no Volcano PodGroups")
         elif not error.already_exists:
             raise
 
 
-async def _release_one(api: KubeApi, pod: Pod, limit: asyncio.Semaphore, say: Say) -> bool:
+async def _release_one(api: KubeApi, pod: Pod, limit: asyncio.Semaphore, printer: Printer) -> bool:
     async with limit:
         try:
             how = await _open_gate(api, pod)
         except ApiFailure as failure:
-            say(f"{pod.key} stays held: {failure}")
+            printer(f"{pod.key} stays held: {failure}")
             return False
-    say(f"{pod.key} {how}")
+    printer(f"{pod.key} {how}")
     return True
 
 

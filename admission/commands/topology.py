@@ -116,16 +116,20 @@ async def _ask(node: str, kubeconfig: str, namespace: str) -> Topology:
         return _with_agent(topology, node, await agent_facts(api, namespace, node)) if node else topology
 
 
-def _with_agent(topology: Topology, node: str, told: tuple[NodeFacts, PartAges] | str) -> Topology:
+def _with_agent(topology: Topology, node: str, reported: tuple[NodeFacts, PartAges] | str) -> Topology:
     """With what the agent of the node sees, or the reason why it is not there."""
-    from topology.facts.age import Freshness, say
+    from topology.facts.age import Freshness, age_text
     from topology.graph.of_facts import joined, of_facts
 
-    if isinstance(told, str):
-        return replace(topology, warnings=(*topology.warnings, f"{node}: {told}"))
-    facts, ages = told
+    if isinstance(reported, str):
+        return replace(topology, warnings=(*topology.warnings, f"{node}: {reported}"))
+    facts, ages = reported
     found = joined(topology, of_facts(node, facts), node)
-    old = [f"{part}: {say(age.age_s, age.freshness)}" for part, age in ages.items() if age.freshness != Freshness.FRESH]
+    old = [
+        f"{part}: {age_text(age.age_s, age.freshness)}"
+        for part, age in ages.items()
+        if age.freshness != Freshness.FRESH
+    ]
     return replace(found, warnings=(*found.warnings, *old, *facts.state.problems))
 
 

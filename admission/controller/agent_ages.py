@@ -22,7 +22,7 @@ from topology.objects import Pod
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S: Final = 5.0
+READ_EVERY_S: Final = 5.0
 _MATTER: Final[tuple[FactPart, ...]] = (FactPart.GPUS, FactPart.NETWORK)
 """Parts that reach rests on: what the kubelet tells changes no bound, so nobody is told when it expires."""
 
@@ -32,20 +32,22 @@ class AgentAges:
 
     def __init__(self, agents: HubState, state: ClusterState, events: EventSink, changed: Callable[[], None]) -> None:
         self._agents, self._state, self._events, self._changed = agents, state, events, changed
-        self._told: dict[str, dict[FactPart, Freshness]] = {}  # parts that are not fresh, as the state knows them
-        self.every_s = min(LOOK_EVERY_S, agents.limits.stale_s / 3)
+        self._reported: dict[str, dict[FactPart, Freshness]] = {}  # parts that are not fresh, as the state knows them
+        self.every_s = min(READ_EVERY_S, agents.limits.stale_s / 3)
 
     def heard(self, node: str) -> None:
         """This agent has just reported: its facts are fresh, unless one of its sources does not answer it."""
-        if (told := self._agents.facts(node, monotonic_s())) is not None and _old(told[1]) != self._told.get(node, {}):
-            self._take({node: told[1]}, wall_time_s())
+        if (reported := self._agents.facts(node, monotonic_s())) is not None and _old(
+            reported[1]
+        ) != self._reported.get(node, {}):
+            self._take({node: reported[1]}, wall_time_s())
 
-    def look(self, now_s: float, wall_s: float) -> None:
+    def read(self, now_s: float, wall_s: float) -> None:
         """One look at every agent; `now_s` is monotonic, `wall_s` what explanations count from."""
         found: dict[str, PartAges] = {
-            node: ages for node, ages in self._agents.ages(now_s) if _old(ages) != self._told.get(node, {})
+            node: ages for node, ages in self._agents.ages(now_s) if _old(ages) != self._reported.get(node, {})
         }
-        for node in self._told:
+        for node in self._reported:
             # The hub forgot it after an hour: it stays expired as long as what it saw is kept.
             if self._agents.known(node) is None and not self._state.agent_known(node):
                 found[node] = {}
@@ -55,14 +57,14 @@ class AgentAges:
         changes: dict[str, AgedParts] = {}
         expired: dict[str, tuple[AgentAge, ...]] = {}
         for node, ages in found.items():
-            before, now = self._told.get(node, {}), _old(ages)
+            before, now = self._reported.get(node, {}), _old(ages)
             if now == before:
                 continue
             changes[node] = {part: Aged(freshness, wall_s - ages[part].age_s) for part, freshness in now.items()}
             if now:
-                self._told[node] = now
+                self._reported[node] = now
             else:
-                del self._told[node]
+                del self._reported[node]
             new: dict[FactPart, Aged] = {
                 part: aged
                 for part, aged in changes[node].items()
@@ -72,17 +74,17 @@ class AgentAges:
                 expired[node] = ages_of(node, new, wall_s)
         if expired:
             log.warning("facts of %d nodes expired and are left out: %s", len(expired), names_of(sorted(expired)))
-            self._tell_running(expired)
+            self._report_running(expired)
         if changes and self._state.apply_ages(changes):
             self._changed()
 
-    def _tell_running(self, expired: Mapping[str, Sequence[AgentAge]]) -> None:
+    def _report_running(self, expired: Mapping[str, Sequence[AgentAge]]) -> None:
         for pods in self._state.gangs().values():
             for pod in pods.values():
                 if (ages := expired.get(pod.spec.node_name)) is not None:
-                    self._tell(pod, ages)
+                    self._report(pod, ages)
 
-    def _tell(self, pod: Pod, ages: Sequence[AgentAge]) -> None:
+    def _report(self, pod: Pod, ages: Sequence[AgentAge]) -> None:
         meta, reason = pod.metadata, Reason.FACTS_STALE
         text = f"{silent_agents(ages)}. Pod left running"
         self._events.post(
@@ -92,7 +94,7 @@ class AgentAges:
     async def run(self) -> None:
         """Looks every five seconds, or oftener where facts age faster, until cancelled."""
         while True:
-            self.look(monotonic_s(), wall_time_s())
+            self.read(monotonic_s(), wall_time_s())
             await asyncio.sleep(self.every_s)
 
 
@@ -100,5 +102,5 @@ def _old(ages: PartAges) -> dict[FactPart, Freshness]:
     return {part: age.freshness for part, age in ages.items() if age.freshness is not Freshness.FRESH}
 
 
-def _expired(told: Mapping[FactPart, Freshness], part: FactPart) -> bool:
-    return told.get(part) is Freshness.EXPIRED
+def _expired(reported: Mapping[FactPart, Freshness], part: FactPart) -> bool:
+    return reported.get(part) is Freshness.EXPIRED

@@ -73,11 +73,11 @@ def pod_of(answer: bytes, namespace: str, account: str) -> AgentPod:
     wanted = f"system:serviceaccount:{namespace}:{account}"
     if status.user.username != wanted:
         raise WrongIdentityError(f"the token is of {status.user.username[:300]!r}, agents are {wanted!r}")
-    told = {key: values[0] for key, values in (status.user.extra or {}).items() if len(values) == 1}
-    name, uid = told.get(f"{_EXTRA}pod-name", ""), told.get(f"{_EXTRA}pod-uid", "")
+    reported = {key: values[0] for key, values in (status.user.extra or {}).items() if len(values) == 1}
+    name, uid = reported.get(f"{_EXTRA}pod-name", ""), reported.get(f"{_EXTRA}pod-uid", "")
     if not name or not uid:
         raise WrongIdentityError("the token is bound to no pod")
-    return AgentPod(namespace, name, uid, told.get(f"{_EXTRA}node-name", ""))
+    return AgentPod(namespace, name, uid, reported.get(f"{_EXTRA}node-name", ""))
 
 
 def node_of(bound: AgentPod, pod: Pod | None) -> str:

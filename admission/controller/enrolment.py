@@ -28,7 +28,7 @@ from admission.controller.agent_identity import (
     pod_of,
     review_of,
 )
-from admission.controller.asking_rate import AskingRate
+from admission.controller.enrolment_rate import AskingRate
 from topology.bad_input import BadInput
 from topology.clock import monotonic_s, utc_now
 from topology.facts import enrolment_pb2 as wire
@@ -49,7 +49,7 @@ ASKING: Final = 16  # reviews under way at the API server
 _PAUSE_S: Final = 1.0
 
 
-class Api(Protocol):
+class ReviewApi(Protocol):
     """The part of the Kubernetes client that is needed here."""
 
     async def get(self, path: str) -> bytes: ...
@@ -57,12 +57,12 @@ class Api(Protocol):
     async def create(self, path: str, obj: Any) -> bytes: ...
 
 
-class Enrolment:
+class EnrolmentServer:
     """`bundle` gives the authority, None while there is none; `namespace` and `account` are those of agents."""
 
     def __init__(
         self,
-        api: Api,
+        api: ReviewApi,
         bundle: Callable[[], Bundle | None],
         namespace: str,
         account: str,
@@ -151,7 +151,7 @@ def _address(peer: str) -> str:
 
 
 @contextlib.asynccontextmanager
-async def listening(enrolment: Enrolment, where: HostPort, tls: Callable[[], Parts]) -> AsyncIterator[HostPort]:
+async def listening(enrolment: EnrolmentServer, where: HostPort, tls: Callable[[], Parts]) -> AsyncIterator[HostPort]:
     """Serves while the context lasts, with the hub's certificate and asking for none. Raises BadInput."""
     options = [
         ("grpc.max_receive_message_length", MAX_REQUEST),

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import msgspec
 
 from admission.certificates.authority import Bundle, issue
-from admission.certificates.secret import Api, CertificateSecret
+from admission.certificates.secret import CertificateSecret, SecretApi
 from topology.clock import utc_now
 from topology.kube.errors import ApiError, ApiFailure
 
@@ -32,7 +32,7 @@ AGAIN_S: Final = 5.0
 class HubCertificate:
     """`names` are those under which agents call the hub."""
 
-    def __init__(self, api: Api, namespace: str, secret: str, config_map: str, names: Sequence[str]) -> None:
+    def __init__(self, api: SecretApi, namespace: str, secret: str, config_map: str, names: Sequence[str]) -> None:
         self._api, self._namespace, self._config_map = api, namespace, config_map
         self._secret = CertificateSecret(api, namespace, secret, names, "hub")
         self._collection = f"/api/v1/namespaces/{quote(namespace, safe='')}/configmaps"
@@ -54,12 +54,12 @@ class HubCertificate:
         Told first: a certificate of a new authority would be of no use to agents that do not know it.
         """
         bundle = await self._secret.current()
-        await self._tell(bundle.ca.decode())
+        await self._report(bundle.ca.decode())
         if bundle != self._bundle:
             log.info("hub certificate read from Secret %s", self._secret)
         self._bundle = bundle
 
-    async def _tell(self, ca: str) -> None:
+    async def _report(self, ca: str) -> None:
         path = f"{self._collection}/{quote(self._config_map, safe='')}"
         try:
             found = msgspec.json.decode(await self._api.get(path))

@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING
 
-from admission.controller.main import Controller
+from admission.controller.controller import Controller
 from admission.controller.metrics import ControllerMetrics
 from admission.controller.probe_orders import ProbeOrders
 from admission.serving import background
@@ -91,9 +91,9 @@ async def _enrolling(
     where: HostPort,
     certificate: HubCertificate,
 ) -> AsyncIterator[HostPort]:
-    from admission.controller.enrolment import Enrolment, listening
+    from admission.controller.enrolment import EnrolmentServer, listening
 
-    enrolment = Enrolment(api, certificate.bundle, settings.namespace, settings.agent_account)
+    enrolment = EnrolmentServer(api, certificate.bundle, settings.namespace, settings.agent_account)
     metrics.follow_enrolment(enrolment)
     async with background(certificate.run()), listening(enrolment, where, certificate.parts) as bound:
         log.info("agents get certificates at %s", bound)

@@ -19,7 +19,7 @@ from topology.measured.file import MAX_FILE_BYTES, read_measured_file
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S: Final = 5.0
+READ_EVERY_S: Final = 5.0
 
 
 class MeasuredWatch:
@@ -31,7 +31,7 @@ class MeasuredWatch:
         self._changed = changed
         self._seen = b""
 
-    def look(self) -> bool:
+    def read(self) -> bool:
         """Reads the file; whether it held something new. A file that is not there holds nothing."""
         if self._path is None:
             return False
@@ -58,7 +58,7 @@ class MeasuredWatch:
     async def run(self) -> None:
         """Looks every five seconds, until cancelled."""
         while True:
-            self.look()
+            self.read()
             if self._state.renew_measured(wall_time_s()):
                 self._changed()
-            await asyncio.sleep(LOOK_EVERY_S)
+            await asyncio.sleep(READ_EVERY_S)

@@ -12,7 +12,7 @@ from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from admission.controller.main import Controller
+from admission.controller.controller import Controller
 from topology.clock import monotonic_s
 from topology.facts.age import FactPart
 from topology.hub.state import HubState
@@ -75,11 +75,11 @@ class ControllerMetrics(Collector):
         )
         yield CounterMetricFamily("isochrone_plans", "Gangs planned.", value=controller.batch.plans)
         writes = CounterMetricFamily("isochrone_pod_writes", "Writes to pods by kind.", labels=["kind"])
-        gatekeeper = controller.announcer.gatekeeper
+        pod_writer = controller.reporter.pod_writer
         for kind, count in (
-            ("nominate", gatekeeper.nominated),
-            ("release", gatekeeper.released),
-            ("failed", gatekeeper.failed),
+            ("nominate", pod_writer.nominated),
+            ("release", pod_writer.released),
+            ("failed", pod_writer.failed),
         ):
             writes.add_metric([kind], count)
         yield writes

@@ -25,8 +25,8 @@ TURN_S: Final = 5.0
 ROUNDS: Final = 100
 
 
-class Hub(Protocol):
-    """What is needed of `hub.Hub`."""
+class ProbeChannel(Protocol):
+    """What is needed of `hub.ProbeChannel`."""
 
     def order(self, node: str, orders: wire.ProbeOrders) -> bool:
         """Sends orders; False if the agent is not there."""
@@ -35,10 +35,12 @@ class Hub(Protocol):
 class ProbeOrders:
     """Turns of probes for one hub."""
 
-    def __init__(self, hub: Hub, agents: HubState, state: ClusterState, *, every_s: float, size_bytes: int) -> None:
+    def __init__(
+        self, hub: ProbeChannel, agents: HubState, state: ClusterState, *, every_s: float, size_bytes: int
+    ) -> None:
         self._hub, self._agents, self._state, self._size = hub, agents, state, size_bytes
         self._plan = ProbePlan(every_s, self._counts)
-        self._met: dict[str, _End] = {}
+        self._met: dict[str, _ProbeEnd] = {}
         self.sent = 0
 
     def turn(self, now_s: float) -> list[Order]:
@@ -48,11 +50,11 @@ class ProbeOrders:
         chains: dict[str, DomainChain] = {}
         for name in self._agents.nodes():
             known = self._agents.known(name)
-            told = self._agents.facts(name, now_s)
-            if known is None or told is None or not known.probe_address or name not in table.index:
+            reported = self._agents.facts(name, now_s)
+            if known is None or reported is None or not known.probe_address or name not in table.index:
                 continue
-            if told[1][FactPart.NETWORK].freshness is Freshness.FRESH:  # a lost driver does not stop a probe
-                self._met[name] = _end(known.probe_address, told[0])
+            if reported[1][FactPart.NETWORK].freshness is Freshness.FRESH:  # a lost driver does not stop a probe
+                self._met[name] = _end(known.probe_address, reported[0])
                 chains[name] = table.chains[table.index[name]]
         sent = []
         for order in self._plan.due(chains, now_s):
@@ -108,7 +110,7 @@ class ProbeOrders:
 
 
 @dataclass(frozen=True, slots=True)
-class _End:
+class _ProbeEnd:
     """Where a node can be met; `rdma` is empty where it has no program or no device for it, or where pages would go
     another way than the program's: through host memory, without GPUDirect."""
 
@@ -116,6 +118,6 @@ class _End:
     rdma: str = ""
 
 
-def _end(address: str, facts: NodeFacts) -> _End:
+def _end(address: str, facts: NodeFacts) -> _ProbeEnd:
     port, host = facts.state.rdma_probe_port, address.rpartition(":")[0]
-    return _End(address, f"{host}:{port}" if port and facts.state.gpudirect is not False else "")
+    return _ProbeEnd(address, f"{host}:{port}" if port and facts.state.gpudirect is not False else "")

@@ -12,7 +12,7 @@ from typing import Final
 from admission.settings import ControllerSettings
 from topology.clock import monotonic_s
 from topology.cluster.state import ClusterState
-from topology.gpus.capacity import node_cards
+from topology.gpus.capacity import node_gpus
 from topology.hypernodes.label_publisher import NodeLabelPublisher
 from topology.hypernodes.publication import Publication, Publisher
 from topology.hypernodes.publisher import HyperNodePublisher
@@ -55,5 +55,5 @@ def publication(
 
 def has_gpus(node: Node) -> bool:
     """Whether the node says that it has GPUs, whole or divided."""
-    cards = node_cards(node)
-    return bool(cards.memory_mib) or cards.all_mig
+    devices = node_gpus(node)
+    return bool(devices.memory_mib) or devices.all_mig

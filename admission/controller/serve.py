@@ -12,9 +12,9 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from admission.controller.controller import Controller
 from admission.controller.facts_page import add_facts_page
 from admission.controller.hub_serving import serving_hub
-from admission.controller.main import Controller
 from admission.controller.metrics import ControllerMetrics
 from admission.serving import background, health_app, stopped_by_signals
 from admission.settings import ControllerSettings

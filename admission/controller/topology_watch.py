@@ -21,7 +21,7 @@ from topology.readers.formats import MAX_BYTES, read
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S: Final = 5.0
+READ_EVERY_S: Final = 5.0
 _SHOWN: Final = 5
 _NOTHING: Final = hashlib.sha256(b"").digest()
 
@@ -36,7 +36,7 @@ class TopologyWatch:
         self._seen = _NOTHING  # the digest: a file may have 32 MiB
         self.problem = ""
 
-    async def look(self) -> bool:
+    async def read(self) -> bool:
         """Reads the file; whether it said something new. A file that is not there, or is empty, says nothing."""
         if self._path is None:
             return False
@@ -69,8 +69,8 @@ class TopologyWatch:
     async def run(self) -> None:
         """Looks every five seconds, until cancelled."""
         while self._path is not None:
-            await self.look()
-            await asyncio.sleep(LOOK_EVERY_S)
+            await self.read()
+            await asyncio.sleep(READ_EVERY_S)
 
 
 def _content(path: Path) -> bytes:

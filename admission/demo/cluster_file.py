@@ -67,10 +67,10 @@ def expand(
         if "metadata" in entry:
             made_nodes.append(dict(entry))
             continue
-        said = _checked(entry, defaults or {}, f"nodes[{number}]")
-        made_nodes.append(_node(said))
-        if said["used"]:
-            made_pods.append(holder(said["name"], said["used"]))
+        given = _checked(entry, defaults or {}, f"nodes[{number}]")
+        made_nodes.append(_node(given))
+        if given["used"]:
+            made_pods.append(holder(given["name"], given["used"]))
     return made_nodes, [*made_pods, *pods]
 
 
@@ -88,39 +88,39 @@ def holder(node: str, gpus: int) -> Object:
 
 
 def _checked(entry: Mapping[str, Any], defaults: Mapping[str, Any], where: str) -> dict[str, Any]:
-    said = {**_DEFAULTS, **defaults, **entry}
-    unknown = sorted(set(map(str, said)) - {*_DEFAULTS, "name"})
+    given = {**_DEFAULTS, **defaults, **entry}
+    unknown = sorted(set(map(str, given)) - {*_DEFAULTS, "name"})
     if unknown:
         raise BadInput(where, unknown[0], f"use name, {', '.join(_DEFAULTS)}")
-    if not isinstance(said.get("name"), str) or not said["name"]:
-        raise BadInput(f"{where}.name", said.get("name"), "every node needs one, as text")
+    if not isinstance(given.get("name"), str) or not given["name"]:
+        raise BadInput(f"{where}.name", given.get("name"), "every node needs one, as text")
     for field in _WHOLE_NUMBERS:
-        if not isinstance(said[field], int) or isinstance(said[field], bool) or said[field] < 0:
-            raise BadInput(f"{where}.{field}", said[field], "use a whole number of 0 or more")
-    if said["used"] > said["gpus"]:
-        raise BadInput(f"{where}.used", said["used"], f"the node has {said['gpus']} GPUs")
-    return said
+        if not isinstance(given[field], int) or isinstance(given[field], bool) or given[field] < 0:
+            raise BadInput(f"{where}.{field}", given[field], "use a whole number of 0 or more")
+    if given["used"] > given["gpus"]:
+        raise BadInput(f"{where}.used", given["used"], f"the node has {given['gpus']} GPUs")
+    return given
 
 
-def _node(said: Mapping[str, Any]) -> Object:
+def _node(given: Mapping[str, Any]) -> Object:
     labels = {
-        HOSTNAME: said["name"],
-        ZONE: said["zone"],
-        SPINE: said["spine"],
-        LEAF: said["leaf"],
-        GPU_PRODUCT: said["product"],
-        RDMA_CAPABLE: "true" if said["rdma"] else "",
+        HOSTNAME: given["name"],
+        ZONE: given["zone"],
+        SPINE: given["spine"],
+        LEAF: given["leaf"],
+        GPU_PRODUCT: given["product"],
+        RDMA_CAPABLE: "true" if given["rdma"] else "",
     }
-    amounts = {"cpu": str(said["cpu"]), "memory": str(said["memory"]), "pods": "110"}
-    if said["gpus"]:
-        amounts[NVIDIA_GPU] = str(said["gpus"])
-    ready = {"type": "Ready", "status": "True" if said["ready"] else "False"}
+    amounts = {"cpu": str(given["cpu"]), "memory": str(given["memory"]), "pods": "110"}
+    if given["gpus"]:
+        amounts[NVIDIA_GPU] = str(given["gpus"])
+    ready = {"type": "Ready", "status": "True" if given["ready"] else "False"}
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {
-            "name": said["name"],
-            "labels": {key: str(value) for key, value in {**labels, **said["labels"]}.items() if value != ""},
+            "name": given["name"],
+            "labels": {key: str(value) for key, value in {**labels, **given["labels"]}.items() if value != ""},
         },
         "spec": {},
         "status": {"capacity": amounts, "allocatable": dict(amounts), "conditions": [ready]},

@@ -51,7 +51,7 @@ class FileCluster:
         self.token = secrets.token_urlsafe(16)
         self.url = ""
         self._changed = asyncio.Event()
-        self.store = ObjectStore(lambda: rfc3339_seconds(wall_time_s()), self._wake, remembered)
+        self.store = ObjectStore(lambda: rfc3339_seconds(wall_time_s()), self._wakeup, remembered)
         self._failures: list[_Failure] = []
         self._watches: set[asyncio.Task[Any]] = set()
         self._runner: web.AppRunner | None = None
@@ -162,7 +162,7 @@ class FileCluster:
         for task in self._watches:
             task.cancel()
 
-    def _wake(self) -> None:
+    def _wakeup(self) -> None:
         self._changed.set()
         self._changed = asyncio.Event()
 
@@ -329,8 +329,8 @@ def _object(body: bytes) -> Object:
 
 
 def _status_object(refused: Refused) -> Object:
-    said = {"status": "Failure", "code": refused.status, "reason": refused.reason, "message": refused.message}
-    return {"apiVersion": "v1", "kind": "Status", "metadata": {}, **said}
+    value = {"status": "Failure", "code": refused.status, "reason": refused.reason, "message": refused.message}
+    return {"apiVersion": "v1", "kind": "Status", "metadata": {}, **value}
 
 
 def _status(refused: Refused) -> web.Response:

@@ -78,9 +78,9 @@ class Demo:
         report.scores(decode, self._volcano.scores[decode])
 
         report.heading("4. Impossible, until a job elsewhere ends")
-        report.say(f"asked: {REASON.name}: {REASON.asked}")
+        report.show_line(f"asked: {REASON.name}: {REASON.asked}")
         await self._create(REASON)
-        await self._until(lambda: all(map(self._told_why, self._pods(REASON))), "reason is held, and told why")
+        await self._until(lambda: all(map(self._reported_why, self._pods(REASON))), "reason is held, and told why")
         gated = all(pod["spec"].get("schedulingGates") for pod in self._pods(REASON))
         self._expect(gated and not self._groups(REASON), "reason is held as a whole")
         held = self._pods(REASON)[-1]
@@ -92,7 +92,7 @@ class Demo:
         job = self._cluster.delete("pods", FOREIGN_NAMESPACE, f"on-{_FREED_NODE}")
         freed_s = monotonic_s()
         await self._bound(REASON)
-        report.say(
+        report.show_line(
             f"\nA job on {_FREED_NODE} ended and gave back {gpus_of(job)} GPUs. Nobody touched the gang: "
             f"its pods were bound {monotonic_s() - freed_s:.1f} s later.\n\n"
         )
@@ -104,7 +104,7 @@ class Demo:
 
     async def _placed(self, title: str, gang: Gang) -> None:
         self._report.heading(title)
-        self._report.say(f"asked: {gang.name}: {gang.asked}")
+        self._report.show_line(f"asked: {gang.name}: {gang.asked}")
         await self._create(gang)
         await self._bound(gang)
         await self._show_placed(gang)
@@ -156,7 +156,7 @@ class Demo:
         events = self._cluster.events_of(obj["metadata"]["uid"])
         return [event for event in events if not reason or event["reason"] == reason]
 
-    def _told_why(self, pod: Object) -> bool:
+    def _reported_why(self, pod: Object) -> bool:
         return bool(self._events(pod)) and _explained(pod)
 
     async def _until(self, condition: Callable[[], bool], what: str) -> None:
@@ -194,14 +194,14 @@ async def _run(report: Report) -> int:
                     api, volcano = ApiServer(cluster, http, webhook.port), Volcano(cluster, http, controller.port)
                     await Demo(cluster, api, volcano, report).show()
             except (DemoError, PlayError, NotReadyError, TimeoutError) as error:
-                report.say(f"\nThe demo failed: {error or f'it took longer than {_LIMIT_S:g} s'}")
+                report.show_line(f"\nThe demo failed: {error or f'it took longer than {_LIMIT_S:g} s'}")
                 for service in services.running:
-                    report.say(f"\nThe last lines of the {service.name}:\n{service.tail()}")
+                    report.show_line(f"\nThe last lines of the {service.name}:\n{service.tail()}")
                 return 1
             finally:
                 await services.stop()
     report.heading("What was real")
-    report.say(
+    report.show_line(
         "Real: the webhook, the controller and the extender, unchanged, as processes on loopback; AdmissionReviews "
         "over TLS, list, watch and patch, Volcano's request shapes; every annotation, Event and score above.\n"
         "Replaced: the API server by the cluster file admission/demo/cluster.yaml, and Volcano's scheduler by one that "
@@ -217,7 +217,7 @@ def _introduce(report: Report, cluster: FileCluster) -> None:
     leaves = {node["metadata"]["labels"][LEAF] for node in nodes}
     rdma = {node["metadata"]["labels"][ZONE] for node in nodes if RDMA_CAPABLE in node["metadata"]["labels"]}
     gpus = sum(int(node["status"]["allocatable"][NVIDIA_GPU]) for node in nodes)
-    report.say(
+    report.show_line(
         f"Isochrone demo. {len(nodes)} nodes in {len(zones)} zones and {len(leaves)} leaves, {gpus} GPUs, "
         f"{sum(int(gpus_of(pod)) for pod in pods)} of them held by others. Zones {' and '.join(sorted(rdma))} have "
         f"RDMA, {' and '.join(sorted(zones - rdma))} plain TCP."

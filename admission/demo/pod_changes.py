@@ -74,7 +74,7 @@ def _why_affinity(was: Object, now: Object) -> str:
                 return f"{path}[{i}]: Invalid value: a null or empty term matches nothing and may not be changed"
             continue
         for part in ("matchExpressions", "matchFields"):
-            kept = a.get(part) or []
-            if (b.get(part) or [])[: len(kept)] != kept:
+            retained = a.get(part) or []
+            if (b.get(part) or [])[: len(retained)] != retained:
                 return f"{path}[{i}].{part}: Invalid value: only additions are allowed (no deletions or mutations)"
     return ""

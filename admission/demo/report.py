@@ -46,7 +46,7 @@ class Report:
         """The picture of what was written."""
         self._console.save_svg(path, title="make demo")
 
-    def say(self, text: str = "", *, style: str = "") -> None:
+    def show_line(self, text: str = "", *, style: str = "") -> None:
         """Plain words, wrapped."""
         for line in text.splitlines() or [""]:
             self._line(textwrap.fill(line, self._width, break_on_hyphens=False), style)
@@ -95,12 +95,12 @@ class Report:
         """What the extender answered to one prioritize call: the best, and the last."""
         ranked = sorted(scores.items(), key=lambda entry: -entry[1])
         chosen = [*ranked[:_SHOWN_SCORES], ranked[-1]] if len(ranked) > _SHOWN_SCORES + 1 else ranked
-        said = ", ".join(f"{node} {score:.1f}" for node, score in chosen[:_SHOWN_SCORES])
+        shown = ", ".join(f"{node} {score:.1f}" for node, score in chosen[:_SHOWN_SCORES])
         if len(ranked) > len(chosen):
-            said += f" ... {ranked[-1][0]} {ranked[-1][1]:.1f}"
+            shown += f" ... {ranked[-1][0]} {ranked[-1][1]:.1f}"
         self._line()
         self._line(f"POST /prioritize for {pod}, {len(scores)} nodes", "bold")
-        self._hanging(f"{_INDENT}nodeScore  {said}", len(_INDENT) + len("nodeScore  "))
+        self._hanging(f"{_INDENT}nodeScore  {shown}", len(_INDENT) + len("nodeScore  "))
 
     # --- inside --------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from topology.cluster.state import GangKey
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class WaitingGang:
     """What a gang asked for that waits with too few of its pods placed: whoever passes it may be in its way."""
 
     request: GangRequest
@@ -48,7 +48,7 @@ class Overtaking:
         """How often others went past it while it waited."""
         return self._passed.get(key, 0)
 
-    def stands_before(self, older_waiting: Iterable[GangKey], competes: Callable[[GangKey], bool]) -> GangKey | None:
+    def blocking_gang(self, older_waiting: Iterable[GangKey], competes: Callable[[GangKey], bool]) -> GangKey | None:
         """The first in rank that may not be passed again by somebody with whom it `competes`."""
         for older in older_waiting:
             if self.passed(older) >= self._limit and competes(older):

@@ -12,11 +12,11 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from admission.fairness.bypass_limit import Overtaking, Standing
+from admission.fairness.bypass_limit import Overtaking, WaitingGang
 from admission.fairness.preemption import without_inferiors
 from admission.fairness.preemption_claims import Claims
-from admission.fairness.queue_commitments import Promised, queue_of
-from admission.fairness.queue_quota import QueueRoom, upwards
+from admission.fairness.queue_commitments import QueueCommitments, queue_of
+from admission.fairness.queue_quota import QueueQuota, upwards
 from admission.gangs.gang_view import GangView, request_of
 from scheduler.model.decision import Outcome, Plan
 from scheduler.model.policy import Policy
@@ -33,12 +33,12 @@ _ASK_AGAIN_S = 5.0
 CLAIMS_S: Final = 60.0
 """Room that Volcano is to make is booked this long, where nothing else says how long a pod may stay unplaced."""
 
-Older = Mapping[GangKey, Standing]
+Older = Mapping[GangKey, WaitingGang]
 """Gangs that wait and rank before another, first in rank first."""
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
+class Watched:
     """What the watches keep, by `namespace/name` (queues: by name). Live views, read only."""
 
     pods: Mapping[str, Pod]
@@ -52,16 +52,16 @@ class Fairness:
     def __init__(
         self,
         state: ClusterState,
-        kept: Kept,
+        retained: Watched,
         policy: Policy,
         *,
         overtaking: int,
         preemption: bool,
         claims_s: float = CLAIMS_S,
     ) -> None:
-        self._state, self._kept, self._policy = state, kept, policy
+        self._state, self._cached, self._policy = state, retained, policy
         self._overtaking, self._preemption = Overtaking(overtaking), preemption
-        self.promised = Promised(state, kept.pod_groups)
+        self.commitments = QueueCommitments(state, retained.pod_groups)
         self.claims = Claims(claims_s)
         self._asked_s: dict[GangKey, float] = {}
         self._fits_empty: dict[GangKey, tuple[object, GangRequest, bool]] = {}
@@ -70,64 +70,66 @@ class Fairness:
 
     def queue_of(self, view: GangView) -> str:
         """The name of the gang's queue, whether it exists or not."""
-        return queue_of((*view.held, *view.released, *view.bound), self._kept.pod_groups)
+        return queue_of((*view.held, *view.released, *view.bound), self._cached.pod_groups)
 
-    def queue_room(self, view: GangView, now_s: float) -> QueueRoom | None:
+    def queue_quota(self, view: GangView, now_s: float) -> QueueQuota | None:
         """The room in the gang's queue; None where no queues are known (their kind is not there).
 
         Just after pods were bound it may be too little, for at most QUEUE_LAG_S: ask again then.
         """
-        self.promised.hear()
-        if not self._kept.queues:
+        self.commitments.hear()
+        if not self._cached.queues:
             return None
         name = self.queue_of(view)
         # Who takes what is asked of every gang's pods, so only where some queue has a limit.
-        limited = any(queue is not None and queue.spec.capability for _, queue in upwards(name, self._kept.queues))
-        return QueueRoom(name, self._kept.queues, self.promised.amounts(now_s, but=view.key) if limited else {})
+        limited = any(queue is not None and queue.spec.capability for _, queue in upwards(name, self._cached.queues))
+        return QueueQuota(name, self._cached.queues, self.commitments.amounts(now_s, but=view.key) if limited else {})
 
     # --- older gangs ---------------------------------------------------------------------------
 
-    def stands_before(self, older: Older, result: Plan, snapshot: Snapshot, room: QueueRoom | None) -> GangKey | None:
+    def blocking_gang(
+        self, older: Older, result: Plan, snapshot: Snapshot, capacity: QueueQuota | None
+    ) -> GangKey | None:
         """An older gang that may not be passed again, and that may need what this plan takes of nodes or of quota."""
         if not older:
             return None
         nodes = snapshot.table.mask_of(result.places.values())
-        taken, rooms = _taken(result), dict[str, QueueRoom]()
+        taken, quotas = _taken(result), dict[str, QueueQuota]()
 
         def competes(key: GangKey) -> bool:
-            standing = older[key]
+            waiting_gang = older[key]
             return (
-                self._wants_quota(standing, taken, room, rooms)
-                or (not standing.for_quota and _accepts(standing, nodes, snapshot))
-            ) and self._could_ever_fit(key, standing, snapshot)
+                self._wants_quota(waiting_gang, taken, capacity, quotas)
+                or (not waiting_gang.for_quota and _accepts(waiting_gang, nodes, snapshot))
+            ) and self._could_ever_fit(key, waiting_gang, snapshot)
 
-        return self._overtaking.stands_before(older, competes)
+        return self._overtaking.blocking_gang(older, competes)
 
     def _wants_quota(
-        self, standing: Standing, taken: Amounts, room: QueueRoom | None, rooms: dict[str, QueueRoom]
+        self, waiting_gang: WaitingGang, taken: Amounts, capacity: QueueQuota | None, quotas: dict[str, QueueQuota]
     ) -> bool:
-        """Whether the older gang would lack quota that the taker takes, and could have it one day. `rooms` is of the
+        """Whether the older gang would lack quota that the taker takes, and could have it one day. `quotas` is of the
         queues seen so far."""
-        if room is None:
+        if capacity is None:
             return False
-        theirs = rooms.get(standing.queue) or QueueRoom(standing.queue, self._kept.queues, {})
-        rooms[standing.queue] = theirs
-        return room.keeps_out(taken, theirs, standing.need) and theirs.could_hold(standing.need)
+        theirs = quotas.get(waiting_gang.queue) or QueueQuota(waiting_gang.queue, self._cached.queues, {})
+        quotas[waiting_gang.queue] = theirs
+        return capacity.keeps_out(taken, theirs, waiting_gang.need) and theirs.could_hold(waiting_gang.need)
 
-    def _could_ever_fit(self, key: GangKey, standing: Standing, snapshot: Snapshot) -> bool:
+    def _could_ever_fit(self, key: GangKey, waiting_gang: WaitingGang, snapshot: Snapshot) -> bool:
         """Whether it would fit these nodes with nothing else on them. Asked once per node table and request."""
         known = self._fits_empty.get(key)
         facts = self._state.table().reach  # a snapshot's own is a copy of it that tells ages
-        if known is None or known[0] is not facts or known[1] != standing.request:
+        if known is None or known[0] is not facts or known[1] != waiting_gang.request:
             empty = replace(snapshot, used=np.zeros_like(snapshot.used), assumed={}, holds={})
-            fits = bool(plan(standing.request, empty, self._policy, advise=False).places)
-            self._fits_empty[key] = known = (facts, standing.request, fits)
+            fits = bool(plan(waiting_gang.request, empty, self._policy, advise=False).places)
+            self._fits_empty[key] = known = (facts, waiting_gang.request, fits)
         return known[2]
 
-    def went(self, key: GangKey, older: Older, result: Plan, room: QueueRoom | None) -> None:
+    def went(self, key: GangKey, older: Older, result: Plan, capacity: QueueQuota | None) -> None:
         """A gang was let go while these wait; those that wait for quota were passed if it took some of it."""
-        taken, rooms = _taken(result), dict[str, QueueRoom]()
-        passed = [o for o, s in older.items() if not s.for_quota or self._wants_quota(s, taken, room, rooms)]
+        taken, quotas = _taken(result), dict[str, QueueQuota]()
+        passed = [o for o, s in older.items() if not s.for_quota or self._wants_quota(s, taken, capacity, quotas)]
         self._overtaking.went(key, passed)
         self._asked_s.pop(key, None)
         self._fits_empty.pop(key, None)
@@ -162,7 +164,7 @@ class Fairness:
             return None
         self._asked_s[key] = now_s
         queue = self.queue_of(view)
-        roomier = without_inferiors(snapshot, self._kept.pods.values(), self._kept.pod_groups, queue, priority)
+        roomier = without_inferiors(snapshot, self._cached.pods.values(), self._cached.pod_groups, queue, priority)
         if roomier is None:
             return None
         result = plan(request, roomier, self._policy, advise=False)
@@ -177,7 +179,7 @@ class Fairness:
         priority = priority_of(waiting)
         if not self._preemption or priority <= 0:
             return False
-        pods, groups = self._kept.pods.values(), self._kept.pod_groups
+        pods, groups = self._cached.pods.values(), self._cached.pod_groups
         roomier = without_inferiors(snapshot, pods, groups, self.queue_of(view), priority, leaving=True) or snapshot
         rest = tuple(p for p in view.released if p.status.nominated_node_name)
         asked = request_of(replace(view, members=waiting, blocked=(), released=rest), snapshot.table)
@@ -196,7 +198,7 @@ def _taken(result: Plan) -> Amounts:
     return sum_amounts(m.amounts for m in result.request.members if m.uid in result.places)
 
 
-def _accepts(standing: Standing, nodes: NDArray[np.bool_], snapshot: Snapshot) -> bool:
+def _accepts(waiting_gang: WaitingGang, nodes: NDArray[np.bool_], snapshot: Snapshot) -> bool:
     """Whether some of its pods could go to one of these nodes."""
-    specs = {id(m.spec): m.spec for m in standing.request.members}
+    specs = {id(m.spec): m.spec for m in waiting_gang.request.members}
     return any(bool((snapshot.table.accept_mask(spec) & nodes).any()) for spec in specs.values())

@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from admission.fairness.queue_quota import DEFAULT_QUEUE
 from topology.cluster.snapshot import Snapshot
-from topology.gpus.hold_book import HoldBook
+from topology.gpus.allocation_book import AllocationBook
 from topology.labels import GROUP_NAME
 from topology.objects import Pod, PodGroup
 from topology.resources import readable_request
@@ -61,7 +61,7 @@ def without_inferiors(
         spare = running[key] - (pod_group.spec.min_member or 1)
         theirs.sort(key=lambda p: (p.metadata.creation_timestamp or "", p.metadata.name), reverse=True)
         out += theirs[: max(0, spare)]
-    used, holds = snapshot.used.copy(), HoldBook(snapshot.holds)
+    used, holds = snapshot.used.copy(), AllocationBook(snapshot.holds)
     anybody = False
     for pod in out:
         if (node := snapshot.table.index.get(pod.spec.node_name)) is not None:
@@ -76,7 +76,7 @@ def without_inferiors(
 
 def _may_leave(pod: Pod) -> bool:
     meta = pod.metadata
-    said = meta.annotation(PREEMPTABLE) or meta.label(PREEMPTABLE)
-    if said in _FALSE or meta.namespace == "kube-system":
+    value = meta.annotation(PREEMPTABLE) or meta.label(PREEMPTABLE)
+    if value in _FALSE or meta.namespace == "kube-system":
         return False
     return pod.spec.priority_class_name not in _CRITICAL

@@ -41,14 +41,14 @@ class _Share:
     groups: frozenset[str] = frozenset()
 
 
-class Promised:
+class QueueCommitments:
     """By queue, what is promised. Times are monotonic seconds."""
 
     def __init__(self, state: ClusterState, pod_groups: Mapping[str, PodGroup]) -> None:
         self._state, self._pod_groups = state, pod_groups
         self._shares: dict[GangKey, _Share] = {}
         self._total: dict[str, Amounts] = {}
-        self._kept: dict[GangKey, Amounts] = {}  # room for pods to come
+        self._cached: dict[GangKey, Amounts] = {}  # room for pods to come
         self._naming: dict[str, set[GangKey]] = {}  # PodGroup to gangs with pods that name it
         self._bound_s: dict[GangKey, dict[str, float]] = {}  # pod uid to when it was first seen bound
         self._settling: list[tuple[float, GangKey]] = []  # when Volcano's count has what was bound of whom
@@ -57,9 +57,9 @@ class Promised:
     def keep(self, key: GangKey, amounts: Amounts) -> None:
         """So much is kept for pods of this gang that are to come; nothing, if that is over."""
         if amounts:
-            self._kept[key] = amounts
+            self._cached[key] = amounts
         else:
-            self._kept.pop(key, None)
+            self._cached.pop(key, None)
         self._stale.add(key)
 
     def group_changed(self, group: str) -> None:
@@ -82,10 +82,10 @@ class Promised:
         for key in self._stale:
             self._renew(key, now_s)
         self._stale.clear()
-        if but is None or but not in self._kept:
+        if but is None or but not in self._cached:
             return self._total
         queue = self._queue_of(tuple(self._state.gangs().get(but, {}).values()))
-        own = {name: -amount for name, amount in self._kept[but].items()}
+        own = {name: -amount for name, amount in self._cached[but].items()}
         return self._total | {queue: sum_amounts((self._total.get(queue, {}), own))}
 
     def _renew(self, key: GangKey, now_s: float) -> None:
@@ -125,9 +125,9 @@ class Promised:
             self._bound_s[key] = bound
         else:
             self._bound_s.pop(key, None)
-        if kept := self._kept.get(key):
+        if retained := self._cached.get(key):
             queue = self._queue_of(tuple(pods.values()))
-            share.amounts[queue] = sum_amounts((share.amounts.get(queue, {}), kept))
+            share.amounts[queue] = sum_amounts((share.amounts.get(queue, {}), retained))
         return share
 
     def _add(self, queue: str, amounts: Amounts, sign: int) -> None:

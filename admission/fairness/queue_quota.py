@@ -44,10 +44,10 @@ def upwards(name: str, queues: Mapping[str, Queue]) -> Iterator[tuple[str, Queue
         name = queue.spec.parent if queue is not None else ""
 
 
-class QueueRoom:
-    """What is left in one queue and in those above it. `promised` is, by queue, what was let go and is not bound."""
+class QueueQuota:
+    """What is left in one queue and in those above it. `commitments` is, by queue, what was let go and is not bound."""
 
-    def __init__(self, name: str, queues: Mapping[str, Queue], promised: Mapping[str, Amounts]) -> None:
+    def __init__(self, name: str, queues: Mapping[str, Queue], commitments: Mapping[str, Amounts]) -> None:
         self.name = name or DEFAULT_QUEUE
         self.problem: QueueShort | None = None
         self._limits: list[tuple[str, Amounts, Amounts]] = []  # queue, capability, left
@@ -65,7 +65,7 @@ class QueueRoom:
             except BadInput as bad:
                 self.problem = self.problem or QueueShort(at, why=f"cannot be read: {bad}")
                 return
-            coming = sum_amounts(promised.get(each, {}) for each in _tree(at, below))
+            coming = sum_amounts(commitments.get(each, {}) for each in _tree(at, below))
             left = {name: amount - held.get(name, 0) - coming.get(name, 0) for name, amount in cap.items()}
             self._limits.append((at, cap, left))
 
@@ -87,7 +87,7 @@ class QueueRoom:
             wanted.get(name, 0) <= amount for _, cap, _ in self._limits for name, amount in cap.items() if name != PODS
         )
 
-    def keeps_out(self, taken: Mapping[str, int], others: QueueRoom, need: Mapping[str, int]) -> bool:
+    def keeps_out(self, taken: Mapping[str, int], others: QueueQuota, need: Mapping[str, int]) -> bool:
         """Whether, once this queue has taken so much, one that both are in lacks what those of the other need."""
         shared = {queue for queue, _, _ in others._limits}
         return any(
@@ -109,16 +109,16 @@ class QueueRoom:
         short = self.short_of(total)
         if short is not None:
             return (), short
-        kept, first_short = list(minimum), None
+        retained, first_short = list(minimum), None
         for unit in beyond:
             more = sum_amounts((total, *(m.amounts for m in unit)))
             short = self.short_of(more)
             if short is None:
-                kept += unit
+                retained += unit
                 total = more
             else:
                 first_short = first_short or short
-        names = {m.uid for m in kept}
+        names = {m.uid for m in retained}
         return tuple(m for m in gang.members if m.uid in names), first_short
 
 

@@ -57,7 +57,7 @@ def view_of(key: GangKey, pods: Sequence[Pod], template_of: TemplateOf = no_temp
     """
     everybody = sorted((p for p in pods if p.metadata.deletion_timestamp is None), key=lambda p: p.metadata.name)
     older = of_older(everybody, template_of)
-    leaving = {uid for uid, template in older.items() if not template.kept}
+    leaving = {uid for uid, template in older.items() if not template.retained}
     held_back, live, gated, released, bound = list[Pod](), list[Pod](), list[Pod](), list[Pod](), list[Pod]()
     for pod in everybody:
         held = pod.has_gate(GATE)
@@ -106,7 +106,7 @@ def _by_plan(pod: Pod) -> bool:
 
 
 def _settings(pods: Sequence[Pod]) -> tuple[PodSettings, bool, tuple[str, ...]]:
-    read = {read_settings(p.metadata.annotations, asks=False) for p in pods}  # most often all say the same
+    read = {read_settings(p.metadata.annotations, requests=False) for p in pods}  # most often all say the same
     problems = sorted({str(bad) for _, wrong in read for bad in wrong})
     each = [settings for settings, _ in read] or [PodSettings()]
     prefill = [s.min_prefill for s in each if s.min_prefill is not None]

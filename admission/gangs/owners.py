@@ -62,7 +62,7 @@ class Owners:
         mine = self._workloads.get(owner.uid) if owner is not None else None
         if mine is not None and mine.status.update_revision and not unit_of(pod):
             made_of = pod.metadata.label("controller-revision-hash")
-            return Template(mine.metadata.uid, int(made_of == mine.status.update_revision), kept=True)
+            return Template(mine.metadata.uid, int(made_of == mine.status.update_revision), retained=True)
         above = mine.metadata.controller if mine is not None else None
         if mine is None or above is None or above.kind != "Deployment":
             return None

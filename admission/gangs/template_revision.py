@@ -23,7 +23,7 @@ class Template(NamedTuple):
 
     owner: str  # uid
     revision: int
-    kept: bool = False  # its owner may keep pods of older templates for good: they count as others do
+    retained: bool = False  # its owner may keep pods of older templates for good: they count as others do
 
 
 TemplateOf = Callable[[Pod], Template | None]

@@ -19,13 +19,13 @@ from topology.objects import Container, Pod
 END: Final = ";"  # stands behind each command, so that no flag takes a value from the next one
 _UNREAD: Final = ("sh", "$SCRIPT")  # stands for the commands of a script that is not read: any may be among them
 _MAX_CONTAINERS: Final = 32
-_MAX_WORDS: Final = 4096  # per container
+_MAX_TOKENS: Final = 4096  # per container
 _MAX_WORD_CHARS: Final = 32 * 1024
 _MAX_POD_CHARS: Final = 128 * 1024
 _MAX_MODEL_CHARS: Final = 512
 _MAX_SCRIPT_CHARS: Final = 100
 _SCRIPT_ENDINGS: Final = frozenset({"sh", "bash", "py"})
-_FIRST_WORDS: Final = 8
+_FIRST_TOKENS: Final = 8
 _SERVERS: Final = frozenset({"vllm", "vllm.entrypoints.cli.main", "sglang", "trtllm-serve"})
 _RAY_SCRIPT: Final = "multi-node-serving.sh"  # vllm-project/vllm examples/online_serving
 _MODEL_FLAGS: Final = ("--model", "--model-path", "--model-dir")  # the last is LightLLM's
@@ -63,7 +63,7 @@ class EngineCall:
     flags: Mapping[str, tuple[str, ...]]
     program: Program
     scripts: tuple[str, ...]  # names of the shell and Python files that it starts, without folder and ending
-    plain_words: tuple[str, ...]  # the first of each command that are no options
+    plain_tokens: tuple[str, ...]  # the first of each command that are no options
     ray: bool  # Ray spans its copy over several pods, which have different command lines
     model: str  # "" when it is not said, or said through a variable that cannot be read here
 
@@ -78,12 +78,12 @@ def engine_calls(pod: Pod) -> tuple[EngineCall, ...]:
     calls, left, allowance = [], _MAX_POD_CHARS, Allowance()
     for container in pod.spec.containers[:_MAX_CONTAINERS]:
         argv = []
-        for word in [*(container.command or ()), *(container.args or ())][:_MAX_WORDS]:
+        for word in [*(container.command or ()), *(container.args or ())][:_MAX_TOKENS]:
             taken = word[: min(_MAX_WORD_CHARS, left)]
             left -= len(taken)
             argv.append(taken)
         commands = _commands(argv, container, allowance)
-        words = list(chain.from_iterable(commands))
+        tokens = list(chain.from_iterable(commands))
         flags = _flags(commands)
         program = program_of(commands, flags, container.image, bool(container.command))
         if container.command and not commands:
@@ -94,9 +94,9 @@ def engine_calls(pod: Pod) -> tuple[EngineCall, ...]:
                 flags,
                 program,
                 _scripts(commands),
-                _plain_words(commands),
+                _plain_tokens(commands),
                 _by_ray(commands, flags),
-                _model(container, words, flags),
+                _model(container, tokens, flags),
             )
         )
     return tuple(calls)
@@ -145,20 +145,20 @@ def _program_word(command: Sequence[str]) -> str:
 def _flags(commands: Sequence[Sequence[str]]) -> dict[str, tuple[str, ...]]:
     """Every flag with its values, one a command: given twice to one program, the last counts, as argparse has it."""
     found: dict[str, tuple[str, ...]] = {}
-    for words in commands:
-        for name, value in _flags_of(words).items():
+    for tokens in commands:
+        for name, value in _flags_of(tokens).items():
             found[name] = (*found.get(name, ()), value)
     return found
 
 
-def _flags_of(words: Sequence[str]) -> dict[str, str]:
+def _flags_of(tokens: Sequence[str]) -> dict[str, str]:
     found: dict[str, str] = {}
-    for position, word in enumerate(words):
+    for position, word in enumerate(tokens):
         if not word.startswith("--") or len(word) > _MAX_WORD_CHARS:
             continue
         name, equals, value = word.partition("=")
         if not equals:
-            after = words[position + 1]  # every command ends with END
+            after = tokens[position + 1]  # every command ends with END
             value = "" if after == END or after.startswith("--") else after
         found[name.replace("_", "-")] = value
     return found
@@ -168,7 +168,7 @@ def _scripts(commands: Sequence[Sequence[str]]) -> tuple[str, ...]:
     """The files that the commands start: the command's own word, or the first one behind its interpreter."""
     found: dict[str, None] = {}
     for command in commands:
-        for word in command[:_FIRST_WORDS]:
+        for word in command[:_FIRST_TOKENS]:
             base, _, ending = word.rpartition("/")[2].rpartition(".")
             if ending in _SCRIPT_ENDINGS and base and len(base) <= _MAX_SCRIPT_CHARS:
                 found[base] = None
@@ -176,11 +176,11 @@ def _scripts(commands: Sequence[Sequence[str]]) -> tuple[str, ...]:
     return tuple(found)
 
 
-def _plain_words(commands: Sequence[Sequence[str]]) -> tuple[str, ...]:
+def _plain_tokens(commands: Sequence[Sequence[str]]) -> tuple[str, ...]:
     return tuple(
         word
         for command in commands
-        for word in command[1:_FIRST_WORDS]
+        for word in command[1:_FIRST_TOKENS]
         if word != END and word[:1] != "-" and len(word) <= _MAX_SCRIPT_CHARS
     )
 
@@ -201,26 +201,26 @@ def _by_ray(commands: Sequence[Sequence[str]], flags: Mapping[str, tuple[str, ..
     return heads != joins
 
 
-def _model(container: Container, words: Sequence[str], flags: Mapping[str, tuple[str, ...]]) -> str:
+def _model(container: Container, tokens: Sequence[str], flags: Mapping[str, tuple[str, ...]]) -> str:
     """The served model: the same field is asked first everywhere, so that both halves of a service agree."""
     named = (value for flag in _MODEL_FLAGS for value in flags.get(flag, ()))
-    said = [*named, _positional(container, words, flags)]
-    for value in [*said, *flags.get("--served-model-name", ())]:
+    given = [*named, _positional(container, tokens, flags)]
+    for value in [*given, *flags.get("--served-model-name", ())]:
         if value and "$" not in value and not value.startswith("-") and len(value) <= _MAX_MODEL_CHARS:
             return value
     return ""
 
 
-def _positional(container: Container, words: Sequence[str], flags: Mapping[str, tuple[str, ...]]) -> str:
+def _positional(container: Container, tokens: Sequence[str], flags: Mapping[str, tuple[str, ...]]) -> str:
     before = ""
-    for position, word in enumerate(words):
+    for position, word in enumerate(tokens):
         # args alone: the image's entry point is `vllm`
         starts = before in _SERVERS or (not position and not container.command)
         if word == "serve" and starts:
-            return words[position + 1]
+            return tokens[position + 1]
         if before in ("trtllm-serve", "api_server") and not word.startswith("-") and word not in (END, "disaggregated"):
             return word
         before = word.rpartition("/")[2]
     # args alone, and the image's entry point is `vllm serve`
-    alone = not container.command and words and words[0] != "serve" and "--kv-transfer-config" in flags
-    return words[0] if alone else ""
+    alone = not container.command and tokens and tokens[0] != "serve" and "--kv-transfer-config" in flags
+    return tokens[0] if alone else ""

@@ -12,12 +12,12 @@ from typing import Final
 import msgspec
 
 from admission.recognition.command_line import EngineCall
-from admission.recognition.evidence import Finding, Says, role
+from admission.recognition.evidence import Finding, PhaseSign, role
 from admission.recognition.programs import DYNAMO, FASTDEPLOY, LIGHTLLM, LMDEPLOY
 from topology import labels
 from topology.objects import Container, Pod
 
-_KV_ROLES: Final = {"kv_producer": Says.PREFILL, "kv_consumer": Says.DECODE}
+_KV_ROLES: Final = {"kv_producer": PhaseSign.PREFILL, "kv_consumer": PhaseSign.DECODE}
 _NOT_READ_ROLE = re.compile(r"""kv_role["'\\\s]{0,8}[:=]["'\\\s]{0,8}(kv_[a-z]{4,8})""")
 # Connectors that keep KV for later instead of handing it to a partner: kv_both on one of these is aggregated serving.
 _STORES: Final = (
@@ -28,34 +28,34 @@ _MAX_DEPTH: Final = 8
 _MAX_CONNECTORS: Final = 64
 _MAX_CONFIG_CHARS: Final = 32 * 1024
 _DYNAMO_MODES: Final = {
-    "prefill": Says.PREFILL,
-    "decode": Says.DECODE,
-    "agg": Says.MIXED,
-    "aggregated": Says.MIXED,
-    "prefill-and-decode": Says.MIXED,
-    "pd": Says.MIXED,
-    "encode": Says.NO_ENGINE,
+    "prefill": PhaseSign.PREFILL,
+    "decode": PhaseSign.DECODE,
+    "agg": PhaseSign.MIXED,
+    "aggregated": PhaseSign.MIXED,
+    "prefill-and-decode": PhaseSign.MIXED,
+    "pd": PhaseSign.MIXED,
+    "encode": PhaseSign.NO_ENGINE,
 }
-_SERVER_ROLES: Final = {"context": Says.PREFILL, "generation": Says.DECODE}
+_SERVER_ROLES: Final = {"context": PhaseSign.PREFILL, "generation": PhaseSign.DECODE}
 # Engines whose one option says it, with the words that it takes: InternLM/lmdeploy lmdeploy/cli/utils.py,
 # PaddlePaddle/FastDeploy fastdeploy/engine/args_utils.py, ModelTC/LightLLM lightllm/server/api_cli.py.
 _ROLE_OPTIONS: Final = {LMDEPLOY: "--role", FASTDEPLOY: "--splitwise-role", LIGHTLLM: "--run-mode"}
-_ROLE_WORDS: Final = {
-    "prefill": Says.PREFILL,
-    "decode": Says.DECODE,
-    "nixl-prefill": Says.PREFILL,
-    "nixl-decode": Says.DECODE,
-    "hybrid": Says.MIXED,
-    "mixed": Says.MIXED,
-    "normal": Says.MIXED,
-    "encoder": Says.NO_ENGINE,
-    "encode": Says.NO_ENGINE,
-    "visual": Says.NO_ENGINE,
-    "visual-only": Says.NO_ENGINE,
-    "pd-master": Says.NO_ENGINE,
-    "config-server": Says.NO_ENGINE,
+_ROLE_TOKENS: Final = {
+    "prefill": PhaseSign.PREFILL,
+    "decode": PhaseSign.DECODE,
+    "nixl-prefill": PhaseSign.PREFILL,
+    "nixl-decode": PhaseSign.DECODE,
+    "hybrid": PhaseSign.MIXED,
+    "mixed": PhaseSign.MIXED,
+    "normal": PhaseSign.MIXED,
+    "encoder": PhaseSign.NO_ENGINE,
+    "encode": PhaseSign.NO_ENGINE,
+    "visual": PhaseSign.NO_ENGINE,
+    "visual-only": PhaseSign.NO_ENGINE,
+    "pd-master": PhaseSign.NO_ENGINE,
+    "config-server": PhaseSign.NO_ENGINE,
 }
-_LMCACHE_ROLES: Final = {"sender": Says.PREFILL, "receiver": Says.DECODE}
+_LMCACHE_ROLES: Final = {"sender": PhaseSign.PREFILL, "receiver": PhaseSign.DECODE}
 _LMCACHE_KEYS: Final = ("LMCACHE_NIXL_ROLE", "LMCACHE_PD_ROLE")
 _DYNAMO_MODE_VARIABLES: Final = re.compile(r"DYN_[A-Z]+_DISAGGREGATION_MODE")
 _DYNAMO_ROLE_VARIABLES: Final = re.compile(r"DYN_[A-Z]+_IS_(PREFILL|DECODE)_WORKER")
@@ -68,9 +68,9 @@ def vllm(_pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
         if not call.is_engine:
             continue
         if any("ec_producer" in text for text in call.flags.get("--ec-transfer-config", ())):
-            yield Finding(Says.NO_ENGINE, "vLLM ec_role ec_producer")
+            yield Finding(PhaseSign.NO_ENGINE, "vLLM ec_role ec_producer")
         elif "--mm-encoder-only" in call.flags:
-            yield Finding(Says.NO_ENGINE, "vLLM --mm-encoder-only")
+            yield Finding(PhaseSign.NO_ENGINE, "vLLM --mm-encoder-only")
         found: list[tuple[str, str]] = []
         for text in call.flags.get("--kv-transfer-config", ()):
             found += _kv_roles(text)
@@ -79,7 +79,7 @@ def vllm(_pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
         yield from _vllm_findings(found)
         # A configuration that is there but hidden (a file, a variable) is no sign of serving both phases.
         if not found and any(call.flags.get("--kv-transfer-config", ())):
-            yield Finding(Says.OPEN, "vLLM --kv-transfer-config")
+            yield Finding(PhaseSign.OPEN, "vLLM --kv-transfer-config")
 
 
 def _vllm_findings(found: list[tuple[str, str]]) -> Iterator[Finding]:
@@ -95,14 +95,14 @@ def _vllm_findings(found: list[tuple[str, str]]) -> Iterator[Finding]:
         # A variable that cannot be read here is no misspelling.
         wrong = next((kv_role[:40] for _, kv_role in found if kv_role and "$" not in kv_role), "")
         allowed = f"vLLM kv_role {wrong!r} (it takes kv_producer, kv_consumer or kv_both)"
-        yield Finding(Says.OPEN, allowed if wrong else "vLLM --kv-transfer-config")
+        yield Finding(PhaseSign.OPEN, allowed if wrong else "vLLM --kv-transfer-config")
         return
     # NIXL users write kv_both on both sides; it says that KV moves, not which way.
     if any(name != "MultiConnector" for name, _ in moves):
-        yield Finding(Says.OPEN, "vLLM kv_role kv_both")
+        yield Finding(PhaseSign.OPEN, "vLLM kv_role kv_both")
     else:
         name = next(name for name, kv_role in found if kv_role == "kv_both")
-        yield Finding(Says.AGGREGATED, f"vLLM {name} kv_both")
+        yield Finding(PhaseSign.AGGREGATED, f"vLLM {name} kv_both")
 
 
 def _kv_roles(text: str) -> list[tuple[str, str]]:
@@ -138,13 +138,13 @@ def sglang(_pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
             continue
         for mode in dict.fromkeys(call.flags.get("--disaggregation-mode", ())):
             if mode in labels.PHASES:
-                yield Finding(Says(mode), f"SGLang --disaggregation-mode {mode}")
+                yield Finding(PhaseSign(mode), f"SGLang --disaggregation-mode {mode}")
             elif mode == "null":
-                yield Finding(Says.MIXED, "SGLang --disaggregation-mode null")
+                yield Finding(PhaseSign.MIXED, "SGLang --disaggregation-mode null")
             elif mode:
-                yield Finding(Says.OPEN, f"SGLang --disaggregation-mode {mode[:40]}")
+                yield Finding(PhaseSign.OPEN, f"SGLang --disaggregation-mode {mode[:40]}")
         if "--encoder-only" in call.flags:
-            yield Finding(Says.NO_ENGINE, "SGLang --encoder-only")
+            yield Finding(PhaseSign.NO_ENGINE, "SGLang --encoder-only")
 
 
 def _dynamo_workers(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
@@ -158,14 +158,14 @@ def _dynamo_workers(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding
         if call.program.engine != DYNAMO:
             continue
         for mode in dict.fromkeys(call.flags.get("--disaggregation-mode", ())):
-            says = _DYNAMO_MODES.get(mode.replace("_", "-"))
-            if says:
-                yield Finding(says, f"Dynamo --disaggregation-mode {mode}")
+            sign = _DYNAMO_MODES.get(mode.replace("_", "-"))
+            if sign:
+                yield Finding(sign, f"Dynamo --disaggregation-mode {mode}")
             elif mode:
-                yield Finding(Says.OPEN, f"Dynamo --disaggregation-mode {mode[:40]}")
-        for flag, said in (("--is-prefill-worker", Says.PREFILL), ("--is-decode-worker", Says.DECODE)):
+                yield Finding(PhaseSign.OPEN, f"Dynamo --disaggregation-mode {mode[:40]}")
+        for flag, given in (("--is-prefill-worker", PhaseSign.PREFILL), ("--is-decode-worker", PhaseSign.DECODE)):
             if any(value.lower() not in _FALSE for value in call.flags.get(flag, ())):
-                yield Finding(said, f"Dynamo {flag}")
+                yield Finding(given, f"Dynamo {flag}")
         yield from _dynamo_variables(container)
 
 
@@ -173,10 +173,10 @@ def _dynamo_variables(container: Container) -> Iterator[Finding]:
     for variable in container.env or ():
         named = _DYNAMO_ROLE_VARIABLES.fullmatch(variable.name)
         if named and variable.value.lower() in ("true", "1"):
-            yield Finding(Says(named[1].lower()), f"Dynamo {variable.name}")
+            yield Finding(PhaseSign(named[1].lower()), f"Dynamo {variable.name}")
         elif variable.value and _DYNAMO_MODE_VARIABLES.fullmatch(variable.name):
-            says = _DYNAMO_MODES.get(variable.value.lower().replace("_", "-"), Says.OPEN)
-            yield Finding(says, f"Dynamo {variable.name} {variable.value[:40]}")
+            sign = _DYNAMO_MODES.get(variable.value.lower().replace("_", "-"), PhaseSign.OPEN)
+            yield Finding(sign, f"Dynamo {variable.name} {variable.value[:40]}")
 
 
 def other_engines(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
@@ -185,9 +185,9 @@ def other_engines(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     for call in calls:
         option = _ROLE_OPTIONS.get(call.program.engine, "") if call.is_engine else ""
         for value in dict.fromkeys(call.flags.get(option, ())):
-            says = _ROLE_WORDS.get(value.lower().replace("_", "-"))
-            if says or value:
-                yield Finding(says or Says.OPEN, f"{call.program.engine} {option} {value[:40]}")
+            sign = _ROLE_TOKENS.get(value.lower().replace("_", "-"))
+            if sign or value:
+                yield Finding(sign or PhaseSign.OPEN, f"{call.program.engine} {option} {value[:40]}")
 
 
 def lmcache(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
@@ -196,12 +196,12 @@ def lmcache(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
         if number >= len(calls) or not calls[number].is_engine:
             continue
         for variable in container.env or ():
-            says = _LMCACHE_ROLES.get(variable.value.lower()) if variable.name in _LMCACHE_KEYS else None
-            if says:
-                yield Finding(says, f"{variable.name} {variable.value}")
+            sign = _LMCACHE_ROLES.get(variable.value.lower()) if variable.name in _LMCACHE_KEYS else None
+            if sign:
+                yield Finding(sign, f"{variable.name} {variable.value}")
 
 
-def role_argument(value: str) -> Says | None:
+def role_argument(value: str) -> PhaseSign | None:
     """A role word that stands behind a flag of an engine which we know less well."""
-    says = role(value)
-    return says if says in (Says.PREFILL, Says.DECODE, Says.MIXED) else None
+    sign = role(value)
+    return sign if sign in (PhaseSign.PREFILL, PhaseSign.DECODE, PhaseSign.MIXED) else None

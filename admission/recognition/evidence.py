@@ -27,7 +27,7 @@ class Confidence(StrEnum):
     EXPLICIT = "explicit"  # our own label
 
 
-class Says(StrEnum):
+class PhaseSign(StrEnum):
     """What one signal says about a pod."""
 
     PREFILL = "prefill"
@@ -38,20 +38,20 @@ class Says(StrEnum):
     AGGREGATED = "aggregated"  # an engine, and nothing separates it; counts only where nothing else is said
 
 
-DECIDES: Final = frozenset({Says.PREFILL, Says.DECODE, Says.MIXED, Says.NO_ENGINE})
+DECIDES: Final = frozenset({PhaseSign.PREFILL, PhaseSign.DECODE, PhaseSign.MIXED, PhaseSign.NO_ENGINE})
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    says: Says
+    sign: PhaseSign
     text: str  # for people: `vLLM kv_role kv_consumer`
 
 
-Look = Callable[[Pod, tuple[EngineCall, ...]], Iterator[Finding]]
+Lookup = Callable[[Pod, tuple[EngineCall, ...]], Iterator[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class SignalRow:
     """One known signal."""
 
     rank: int
@@ -60,7 +60,7 @@ class Row:
     yields: str
     confidence: Confidence
     source: str
-    look: Look
+    read: Lookup
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,26 +76,26 @@ class PhaseReading:
 
 
 # encode-prefill is left open on purpose: one pod, two duties, and which partner matters more is not ours to guess.
-_WORDS: Final = {
-    "prefill": Says.PREFILL,
-    "prefiller": Says.PREFILL,
-    "decode": Says.DECODE,
-    "decoder": Says.DECODE,
-    "both": Says.MIXED,
-    "mixed": Says.MIXED,
-    "mix": Says.MIXED,
-    "hybrid": Says.MIXED,
-    "aggregated": Says.MIXED,
-    "prefill-decode": Says.MIXED,
-    "prefill-and-decode": Says.MIXED,
-    "encode-prefill-decode": Says.MIXED,
-    "encode-prefill": Says.OPEN,
+_TOKENS: Final = {
+    "prefill": PhaseSign.PREFILL,
+    "prefiller": PhaseSign.PREFILL,
+    "decode": PhaseSign.DECODE,
+    "decoder": PhaseSign.DECODE,
+    "both": PhaseSign.MIXED,
+    "mixed": PhaseSign.MIXED,
+    "mix": PhaseSign.MIXED,
+    "hybrid": PhaseSign.MIXED,
+    "aggregated": PhaseSign.MIXED,
+    "prefill-decode": PhaseSign.MIXED,
+    "prefill-and-decode": PhaseSign.MIXED,
+    "encode-prefill-decode": PhaseSign.MIXED,
+    "encode-prefill": PhaseSign.OPEN,
 }
-_NEUTRAL_WORDS: Final = frozenset(
+_NEUTRAL_TOKENS: Final = frozenset(
     {"worker", "workers", "leader", "server", "engine", "pool", "node", "group", "instance", "service", "pod", "role"}
 )
-_SHORT_WORDS: Final = {"p": Says.PREFILL, "d": Says.DECODE}
-NO_ENGINE_WORDS: Final = frozenset(
+_SHORT_TOKENS: Final = {"p": PhaseSign.PREFILL, "d": PhaseSign.DECODE}
+NO_ENGINE_TOKENS: Final = frozenset(
     {
         *("router", "frontend", "proxy", "epp", "planner", "encode", "encoder", "lb", "loadbalancer", "gateway"),
         *("scheduler", "autoscaler", "kvstore", "cache", "master", "store", "pool", "controller", "picker"),
@@ -104,27 +104,27 @@ NO_ENGINE_WORDS: Final = frozenset(
 _SEPARATORS = re.compile(r"[_. ]")
 
 
-def role(value: str, short: bool = False) -> Says | None:
+def role(value: str, short: bool = False) -> PhaseSign | None:
     """A role word of a framework; None for words that say nothing to us. `short`: p and d are words."""
     word = _SEPARATORS.sub("-", value.strip().lower())
-    said = _WORDS.get(word) or (_SHORT_WORDS.get(word) if short else None)
-    if said is not None:
-        return said
-    words = word.split("-")
-    telling = [each for each in words if each not in _NEUTRAL_WORDS]
-    if len(telling) == 1 and telling != words:  # `prefill-worker`, `decode-pool`
-        said = _WORDS.get(telling[0])
-    if said is None and not NO_ENGINE_WORDS.isdisjoint(words):
-        return Says.NO_ENGINE
-    return said
+    given = _TOKENS.get(word) or (_SHORT_TOKENS.get(word) if short else None)
+    if given is not None:
+        return given
+    tokens = word.split("-")
+    telling = [each for each in tokens if each not in _NEUTRAL_TOKENS]
+    if len(telling) == 1 and telling != tokens:  # `prefill-worker`, `decode-pool`
+        given = _TOKENS.get(telling[0])
+    if given is None and not NO_ENGINE_TOKENS.isdisjoint(tokens):
+        return PhaseSign.NO_ENGINE
+    return given
 
 
-def plain_phase(value: str) -> Says | None:
+def plain_phase(value: str) -> PhaseSign | None:
     """`prefill` and `decode` themselves and nothing else: for places where any text may stand."""
     word = value.strip().lower()
-    return Says(word) if word in ("prefill", "decode") else None
+    return PhaseSign(word) if word in ("prefill", "decode") else None
 
 
-def stands_beside_engines(words: Iterable[str]) -> bool:
+def runs_beside_engines(tokens: Iterable[str]) -> bool:
     """A router or the like, by the words of its names. A pool may be one of engines."""
-    return any(word in NO_ENGINE_WORDS and word != "pool" for word in words)
+    return any(word in NO_ENGINE_TOKENS and word != "pool" for word in tokens)

@@ -23,13 +23,13 @@ PODGROUP_PREFIX: Final = "isochrone-"
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 _DNS_NAME = re.compile(r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*")
 _NOT_IN_SLUG = re.compile(r"[^a-z0-9.]+")
-_LOOKS_HASHED = re.compile(r"-[0-9a-f]{8}")
+_HASHED_NAME = re.compile(r"-[0-9a-f]{8}")
 _PART_OF: Final = (
     *("app.kubernetes.io/part-of", "app.kubernetes.io/instance", "helm-release-name"),
     "ome.io/inferenceservice",
 )
 _KSERVE: Final = "llminferenceservice"  # KServe's part-of is the kind; the service's name is app.kubernetes.io/name
-_PHASE_WORDS: Final = frozenset({"prefill", "decode", "prefiller", "decoder"})
+_PHASE_TOKENS: Final = frozenset({"prefill", "decode", "prefiller", "decoder"})
 _NAMES: Final = ("app.kubernetes.io/name", "app")  # only where a phase is in them: then the rest is the service
 _ENGINE_FLAGS: Final = ("--kv-transfer-config", "--kv-transfer-config.kv-role", "--disaggregation-mode")
 
@@ -74,7 +74,7 @@ def podgroup_name(gang: str) -> str:
     """The PodGroup of a gang: `isochrone-<gang>`, a DNS name of at most 63 characters, never shared by two gangs."""
     name = PODGROUP_PREFIX + gang
     # A gang that happens to look like one of our hashed names gets a hash too, so no two names can meet.
-    if len(name) <= _MAX_LABEL and _DNS_NAME.fullmatch(name) and not _LOOKS_HASHED.fullmatch(name[-9:]):
+    if len(name) <= _MAX_LABEL and _DNS_NAME.fullmatch(name) and not _HASHED_NAME.fullmatch(name[-9:]):
         return name
     return _cut(PODGROUP_PREFIX + _NOT_IN_SLUG.sub("-", gang.lower()), gang, _MAX_LABEL)
 
@@ -179,8 +179,8 @@ def _by_owner(pod: Pod, calls: tuple[EngineCall, ...]) -> tuple[str, str] | None
 
 def without_phase(name: str) -> str:
     """A service's name without the phase in it, so that `chat-prefill` and `chat-decode` are one `chat`."""
-    words = [word for word in name.split("-") if word.lower() not in _PHASE_WORDS]
-    return "-".join(words).strip("-._")
+    tokens = [word for word in name.split("-") if word.lower() not in _PHASE_TOKENS]
+    return "-".join(tokens).strip("-._")
 
 
 def _application(pod: Pod) -> str:

@@ -20,8 +20,8 @@ _KEYS: Final = dict.fromkeys(
     sorted(value for value in vars(labels).values() if isinstance(value, str) and value.startswith(labels.PREFIX))
 )
 _LABELS: Final = (labels.PHASE, labels.GANG, labels.ENABLED)
-_ANNOTATIONS: Final = (*SETTING_KEYS, labels.CARD_MEMORY, labels.CARD_PEAK)
-_MAX_TOLD: Final = 10
+_ANNOTATIONS: Final = (*SETTING_KEYS, labels.GPU_MEMORY, labels.GPU_MEMORY_PEAK)
+_MAX_REPORTED: Final = 10
 # Where the template's metadata is in owners that give their pods nothing of their own labels and annotations:
 # Kubernetes' API reference; argoproj/argo-rollouts, openkruise/kruise and kubernetes-sigs/lws for the last three.
 _TEMPLATE_AT: Final = {
@@ -46,7 +46,7 @@ _TEMPLATE_AT: Final = {
 
 def hints(pod: Pod) -> list[str]:
     """One sentence for each of our keys on this pod that means nothing where it stands; bounded."""
-    return list(islice(chain(_misplaced(pod), _unknown(pod)), _MAX_TOLD))
+    return list(islice(chain(_misplaced(pod), _unknown(pod)), _MAX_REPORTED))
 
 
 def _unknown(pod: Pod) -> Iterator[str]:
@@ -60,13 +60,13 @@ def _unknown(pod: Pod) -> Iterator[str]:
 
 
 def _misplaced(pod: Pod) -> Iterator[str]:
-    for stands, given, belongs, keys in (
+    for waiting, given, belongs, keys in (
         ("labels", pod.metadata.labels, "annotations", _ANNOTATIONS),
         ("annotations", pod.metadata.annotations, "labels", _LABELS),
     ):
         for key in keys:
             if key in (given or ()):
-                yield f"{key} stands in the pod's {stands} and means nothing there; it belongs in its {belongs}"
+                yield f"{key} stands in the pod's {waiting} and means nothing there; it belongs in its {belongs}"
 
 
 def unread_claims(pod: Pod) -> Iterator[str]:
@@ -99,7 +99,7 @@ def on_described(owner: Mapping[str, Any]) -> list[str]:
     parent = _at(owner, path[:-1])
     names = ("leaderTemplate", "workerTemplate") if path[-1] == "leaderTemplate" else path[-1:]
     found = (text for name in names if isinstance(parent.get(name), dict) for text in on_owner(owner, parent[name]))
-    return list(islice(dict.fromkeys(found), _MAX_TOLD))
+    return list(islice(dict.fromkeys(found), _MAX_REPORTED))
 
 
 def _at(raw: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:

@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from admission.recognition.evidence import Says, stands_beside_engines
+from admission.recognition.evidence import PhaseSign, runs_beside_engines
 
 _CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _SPLIT = re.compile(r"[-_. ]+")
-_PHASES: Final = {"prefill": Says.PREFILL, "prefiller": Says.PREFILL, "decode": Says.DECODE}
+_PHASES: Final = {"prefill": PhaseSign.PREFILL, "prefiller": PhaseSign.PREFILL, "decode": PhaseSign.DECODE}
 # Words that turn the meaning of the one behind or before them.
 _BEFORE: Final = frozenset(
     {
@@ -36,21 +36,21 @@ _OTHER_TRADES: Final = frozenset(
 )
 
 
-def phase_in_name(name: str, more: Mapping[str, Says] = MappingProxyType({})) -> Says | None:
+def phase_in_name(name: str, more: Mapping[str, PhaseSign] = MappingProxyType({})) -> PhaseSign | None:
     """`chat-prefill-0` and `VllmPrefillWorker` name prefill; a name with both words, or a turned one, names none.
 
     `more`: words that mean a phase in this place.
     """
-    words = words_of(name)
-    said = {word: says for word in words if (says := _PHASES.get(word) or more.get(word))}
-    if len(set(said.values())) != 1 or stands_beside_engines(words) or not _OTHER_TRADES.isdisjoint(words):
+    tokens = tokens_of(name)
+    value = {word: sign for word in tokens if (sign := _PHASES.get(word) or more.get(word))}
+    if len(set(value.values())) != 1 or runs_beside_engines(tokens) or not _OTHER_TRADES.isdisjoint(tokens):
         return None
-    word, says = next(iter(said.items()))
-    at = words.index(word)
-    turned = (at > 0 and words[at - 1] in _BEFORE) or (at + 1 < len(words) and words[at + 1] in _AFTER)
-    return None if turned else says
+    word, sign = next(iter(value.items()))
+    at = tokens.index(word)
+    turned = (at > 0 and tokens[at - 1] in _BEFORE) or (at + 1 < len(tokens) and tokens[at + 1] in _AFTER)
+    return None if turned else sign
 
 
-def words_of(name: str) -> list[str]:
+def tokens_of(name: str) -> list[str]:
     """The words of a name, in small letters: `VllmPrefillWorker` has three."""
     return _SPLIT.split(_CAMEL.sub("-", name[:253]).lower())

@@ -43,19 +43,19 @@ class PodSettings:
     min_decode: int | None = None
 
 
-def read_settings(annotations: Mapping[str, str] | None, asks: bool) -> tuple[PodSettings, tuple[BadInput, ...]]:
+def read_settings(annotations: Mapping[str, str] | None, requests: bool) -> tuple[PodSettings, tuple[BadInput, ...]]:
     """The settings, and everything that is wrong with them; a wrong value counts as its default.
 
-    `asks`: the pod asks for Isochrone, so that the bound is a hard limit unless it says otherwise. A pod that the
+    `requests`: the pod asks for Isochrone, so that the bound is a hard limit unless it says otherwise. A pod that the
     webhook has tagged says its mode itself.
     """
     given = annotations or {}
-    return _read(tuple((key, given[key]) for key in SETTING_KEYS if key in given), asks)
+    return _read(tuple((key, given[key]) for key in SETTING_KEYS if key in given), requests)
 
 
 # The pods of a gang carry the same settings, and a controller reads them at every change of every pod.
 @lru_cache(maxsize=1024)
-def _read(stated: tuple[tuple[str, str], ...], asks: bool) -> tuple[PodSettings, tuple[BadInput, ...]]:
+def _read(stated: tuple[tuple[str, str], ...], requests: bool) -> tuple[PodSettings, tuple[BadInput, ...]]:
     given = dict(stated)
     wrong: list[BadInput] = []
     reach_us, reach_size_bytes = labels.DEFAULT_REACH_US, labels.DEFAULT_REACH_SIZE_BYTES
@@ -69,7 +69,7 @@ def _read(stated: tuple[tuple[str, str], ...], asks: bool) -> tuple[PodSettings,
             reach_size_bytes = units.parse_size_bytes(given[labels.REACH_SIZE], labels.REACH_SIZE)
         except BadInput as error:
             wrong.append(error)
-    mode: Mode = "required" if asks else "preferred"
+    mode: Mode = "required" if requests else "preferred"
     match given.get(labels.REACH_MODE):
         case None:
             pass
@@ -99,8 +99,8 @@ def _read(stated: tuple[tuple[str, str], ...], asks: bool) -> tuple[PodSettings,
 def not_one_of(field: str, value: str, allowed: tuple[str, str]) -> BadInput:
     """The sentence for a word outside a closed set of two, with the likely meaning when there is one."""
     hint = difflib.get_close_matches(value.strip().lower()[:40], allowed, n=1)
-    said = f'use "{allowed[0]}" or "{allowed[1]}"'
-    return BadInput(field, value, f'{said}. Did you mean "{hint[0]}"?' if hint else said)
+    advice = f'use "{allowed[0]}" or "{allowed[1]}"'
+    return BadInput(field, value, f'{advice}. Did you mean "{hint[0]}"?' if hint else advice)
 
 
 def _count(given: Mapping[str, str], field: str, wrong: list[BadInput]) -> int | None:

@@ -242,8 +242,8 @@ def _sends_to_both(flags: Mapping[str, tuple[str, ...]]) -> bool:
 def _of_image(image: str) -> tuple[str, str]:
     """The last part of the image's name without its tag: folders and registries are called anything."""
     name = image.partition("@")[0].rpartition("/")[2].partition(":")[0].lower()
-    words = re.split(r"[-_.]", name)
-    other = next((_IMAGE_OTHERS[word] for word in words if word in _IMAGE_OTHERS), "")
+    tokens = re.split(r"[-_.]", name)
+    other = next((_IMAGE_OTHERS[word] for word in tokens if word in _IMAGE_OTHERS), "")
     if other:
         return "", other
     return next((engine for part, engine in _IMAGE_ENGINES if part in name), ""), ""

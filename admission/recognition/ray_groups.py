@@ -25,9 +25,9 @@ def lws_name(pod: Pod, calls: tuple[EngineCall, ...]) -> str:
 def phase_of_lws(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     """`r1-prefill` says prefill of its leader and of its workers; as sure as a plain label, for it is meant as one."""
     name = lws_name(pod, calls)
-    says = phase_in_name(name) if name else None
-    if says:
-        yield Finding(says, f"LWS {name}, spanned by Ray")
+    sign = phase_in_name(name) if name else None
+    if sign:
+        yield Finding(sign, f"LWS {name}, spanned by Ray")
 
 
 def without_workers(pod: Pod, calls: tuple[EngineCall, ...], phase: PhaseReading) -> bool:

@@ -41,7 +41,7 @@ def size_of(pod: Pod) -> int:
     return _read(pod)[1]
 
 
-def told_apart_by(pod: Pod) -> str:
+def identified_by(pod: Pod) -> str:
     """The label whose value differs between units of one phase; "" for a pod that is a unit of itself."""
     return _read(pod)[2]
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from admission.recognition.command_line import EngineCall
-from admission.recognition.evidence import Finding, Look, Says, role
+from admission.recognition.evidence import Finding, Lookup, PhaseSign, role
 from admission.recognition.phase_names import phase_in_name
 from admission.recognition.programs import TRTLLM
 from topology import labels
@@ -48,11 +48,11 @@ _MEDIA: Final = (
 )
 _HALF_OF_A_MODEL: Final = "decoder"  # in training and in vision a decoder is a part of a model, not of a service
 # NVIDIA/TensorRT-LLM examples/disaggregated: context servers hand the KV cache to generation servers.
-TRTLLM_WORDS: Final = {
-    "context": Says.PREFILL,
-    "ctx": Says.PREFILL,
-    "generation": Says.DECODE,
-    "gen": Says.DECODE,
+TRTLLM_TOKENS: Final = {
+    "context": PhaseSign.PREFILL,
+    "ctx": PhaseSign.PREFILL,
+    "generation": PhaseSign.DECODE,
+    "gen": PhaseSign.DECODE,
 }
 NAME_LABELS: Final = (
     *("leaderworkerset.sigs.k8s.io/name", "nvidia.com/dynamo-component", "ray.io/group"),
@@ -63,7 +63,7 @@ _LLM_WORD: Final = re.compile(
     r"llm|(?<![a-z])(?:chat|gpt|llama|qwen|deepseek|mistral|mixtral|glm|kimi|gemma|phi|ernie|minimax|nemotron|hunyuan"
     r"|lmcache|sglang|moe)(?![a-z])"
 )
-_FIRST_WORDS: Final = 8
+_FIRST_TOKENS: Final = 8
 _LONGEST: Final = 200
 _LLM_VARIABLES: Final = ("VLLM_", "SGLANG_", "LMCACHE_", "MOONCAKE_", "NIXL_", "DYN_", "TRTLLM_")
 
@@ -72,46 +72,46 @@ def own_label(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     """isochrone.dev/phase."""
     value = pod.metadata.label(labels.PHASE)
     if value in labels.PHASES:
-        yield Finding(Says(value), f"label {labels.PHASE}")
+        yield Finding(PhaseSign(value), f"label {labels.PHASE}")
 
 
-def role_label(name: str, *keys: str, short: bool = False) -> Look:
+def role_label(name: str, *keys: str, short: bool = False) -> Lookup:
     """A framework's role label under one of its keys."""
 
-    def look(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    def read(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
         for key in keys:
             value = pod.metadata.label(key)
-            says = _role(value, short) if value else None
-            if says:
-                yield Finding(says, f"{name} {value}")
+            sign = _role(value, short) if value else None
+            if sign:
+                yield Finding(sign, f"{name} {value}")
 
-    return look
+    return read
 
 
-def _role(value: str, short: bool = False) -> Says | None:
+def _role(value: str, short: bool = False) -> PhaseSign | None:
     """A framework's role is a name too: `decode-h200` and `prefill-long` are roles of one service."""
-    return role(value, short) or phase_in_name(value, {"decoder": Says.DECODE})
+    return role(value, short) or phase_in_name(value, {"decoder": PhaseSign.DECODE})
 
 
 def dynamo(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     """The component type tells newer workers apart; older ones are all `worker` and have a sub-component type."""
     for key in ("nvidia.com/dynamo-component-type", "nvidia.com/dynamo-sub-component-type"):
         value = pod.metadata.label(key)
-        says = _role(value) if value else None
-        if says:
-            yield Finding(says, f"Dynamo {key.removeprefix('nvidia.com/dynamo-')} {value}")
+        sign = _role(value) if value else None
+        if sign:
+            yield Finding(sign, f"Dynamo {key.removeprefix('nvidia.com/dynamo-')} {value}")
 
 
 def grove(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     """`<set>-<replica>-<clique>`: only the end counts, for the set may be called anything."""
     for key, what in (("grove.io/podclique", "clique"), ("grove.io/podcliquescalinggroup", "scaling group")):
-        words = pod.metadata.label(key).lower().split("-")
-        if len(words) > 1 and words[-1] in _POSITIONS:
-            words.pop()
-        clique = _CLIQUE.fullmatch(words[-1])
-        says = Says(clique[1]) if clique else role(words[-1])
-        if says:
-            yield Finding(says, f"Grove {what} {words[-1]}")
+        tokens = pod.metadata.label(key).lower().split("-")
+        if len(tokens) > 1 and tokens[-1] in _POSITIONS:
+            tokens.pop()
+        clique = _CLIQUE.fullmatch(tokens[-1])
+        sign = PhaseSign(clique[1]) if clique else role(tokens[-1])
+        if sign:
+            yield Finding(sign, f"Grove {what} {tokens[-1]}")
             return  # `prefill` may be the scaling group of cliques that are called pleader and pworker
 
 
@@ -121,9 +121,9 @@ def aibrix(pod: Pod, _calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     trusted = meta.label("storm-service-name") or meta.label("roleset-name")
     for key in ("role-name", "model.aibrix.ai/role"):
         value = meta.label(key)
-        says = _role(value) if value and (trusted or key != "role-name") else None
-        if says:
-            yield Finding(says, f"AIBrix role {value}")
+        sign = _role(value) if value and (trusted or key != "role-name") else None
+        if sign:
+            yield Finding(sign, f"AIBrix role {value}")
 
 
 def plain(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
@@ -131,14 +131,14 @@ def plain(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     trtllm = any(call.program.engine == TRTLLM for call in calls)
     for key in PLAIN_KEYS:
         value = pod.metadata.label(key)
-        says = role(value) if value else None
-        if says is None and trtllm:
-            says = TRTLLM_WORDS.get(value.lower())
+        sign = role(value) if value else None
+        if sign is None and trtllm:
+            sign = TRTLLM_TOKENS.get(value.lower())
         serves = serves_language_models if value.lower() == _HALF_OF_A_MODEL else may_serve
-        if says in (Says.PREFILL, Says.DECODE, Says.MIXED) and not serves(pod, calls):
-            yield Finding(Says.OPEN, f"label {key} {value}")
-        elif says:
-            yield Finding(says, f"label {key} {value}")
+        if sign in (PhaseSign.PREFILL, PhaseSign.DECODE, PhaseSign.MIXED) and not serves(pod, calls):
+            yield Finding(PhaseSign.OPEN, f"label {key} {value}")
+        elif sign:
+            yield Finding(sign, f"label {key} {value}")
 
 
 def serves_language_models(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:
@@ -160,10 +160,10 @@ def serves_language_models(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:
 def _names_a_language_model(pod: Pod) -> bool:
     """By a word of its names or images: `chat-decode`, `registry/llm/engine`, `qwen3-decode`."""
     meta = pod.metadata
-    said = [meta.name, meta.generate_name, *(meta.label(key) for key in NAME_LABELS)]
+    given = [meta.name, meta.generate_name, *(meta.label(key) for key in NAME_LABELS)]
     for container in pod.spec.containers:
-        said += [container.name, container.image]
-    return any(_LLM_WORD.search(text[:_LONGEST].lower()) for text in said)
+        given += [container.name, container.image]
+    return any(_LLM_WORD.search(text[:_LONGEST].lower()) for text in given)
 
 
 def may_serve(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:
@@ -188,8 +188,8 @@ def wants_gpu(pod: Pod) -> bool:
 
 
 def _handles_media(pod: Pod) -> bool:
-    said = [pod.metadata.name, pod.metadata.generate_name, *(pod.metadata.labels or {}).values()]
+    given = [pod.metadata.name, pod.metadata.generate_name, *(pod.metadata.labels or {}).values()]
     for container in pod.spec.containers:
-        started = [*(container.command or ()), *(container.args or ())][:_FIRST_WORDS]
-        said += [container.name, container.image, *(word[:_LONGEST] for word in started)]
-    return any(part in text.lower() for text in said for part in _MEDIA)
+        started = [*(container.command or ()), *(container.args or ())][:_FIRST_TOKENS]
+        given += [container.name, container.image, *(word[:_LONGEST] for word in started)]
+    return any(part in text.lower() for text in given for part in _MEDIA)

@@ -22,13 +22,18 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from pydantic_core import ErrorDetails, PydanticCustomError
 
 from admission.recognition.command_line import EngineCall
-from admission.recognition.evidence import Confidence, Finding, Look, Row, Says
+from admission.recognition.evidence import Confidence, Finding, Lookup, PhaseSign, SignalRow
 from admission.recognition.signals import BUILT_IN, ROWS, Rules
 from topology.bad_input import BadInput
 from topology.objects import Pod
 
 MAX_BYTES: Final = 256 * 1024
-_SAYS: Final = {"prefill": Says.PREFILL, "decode": Says.DECODE, "mixed": Says.MIXED, "none": Says.NO_ENGINE}
+_SIGNS: Final = {
+    "prefill": PhaseSign.PREFILL,
+    "decode": PhaseSign.DECODE,
+    "mixed": PhaseSign.MIXED,
+    "none": PhaseSign.NO_ENGINE,
+}
 _FIRST: Final = {"high": 1, "medium": 8, "low": 13}  # where each kind begins in the table
 _OWN: Final = 0  # our own label cannot be turned off
 _WHERE: Final = ("label", "annotation", "variable", "argument")
@@ -55,7 +60,7 @@ class _Rule(BaseModel):
         return self
 
 
-class _File(BaseModel):
+class _RuleFile(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     disable: Annotated[list[str], Field(max_length=64)] = []
@@ -77,7 +82,7 @@ def read_rules(text: str, file: str) -> Rules:
     if loaded is None:
         return BUILT_IN
     try:
-        given = _File.model_validate(loaded)
+        given = _RuleFile.model_validate(loaded)
     except ValidationError as error:
         raise _refused(file, error.errors(include_url=False)[0]) from None
     names = {row.name for row in ROWS if row.rank != _OWN}
@@ -93,7 +98,7 @@ def read_rules(text: str, file: str) -> Rules:
 
 def _refused(file: str, error: ErrorDetails) -> BadInput:
     """pydantic's first error as our sentence: where, what stands there, what may stand there."""
-    inside = next((part for part in error["loc"] if part in _File.model_fields), "")
+    inside = next((part for part in error["loc"] if part in _RuleFile.model_fields), "")
     kind, given = error["type"], error["input"]
     loc = error["loc"][:-1] if kind == "missing" else error["loc"]
     at = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc if part != "[key]").lstrip(".")
@@ -129,24 +134,24 @@ def _shown(value: Any) -> Any:
     return value if isinstance(value, str | int | float | bool) or value is None else str(value)
 
 
-def _row(rule: _Rule) -> Row:
+def _row(rule: _Rule) -> SignalRow:
     where = next(where for where in _WHERE if getattr(rule, where) is not None)
     key = str(getattr(rule, where))
-    says = {value.lower(): _SAYS[phase] for value, phase in rule.values.items()}
+    sign = {value.lower(): _SIGNS[phase] for value, phase in rule.values.items()}
     yields = ", ".join(f"{value} = {phase}" for value, phase in rule.values.items())
-    look = _look(where, key, says, rule.name)
+    read = _read(where, key, sign, rule.name)
     confidence = Confidence(rule.confidence)
-    return Row(_FIRST[rule.confidence], rule.name, f"{where} `{key}`", yields, confidence, "rule file", look)
+    return SignalRow(_FIRST[rule.confidence], rule.name, f"{where} `{key}`", yields, confidence, "rule file", read)
 
 
-def _look(where: str, key: str, says: Mapping[str, Says], name: str) -> Look:
-    def look(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+def _read(where: str, key: str, sign: Mapping[str, PhaseSign], name: str) -> Lookup:
+    def read(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
         for value in _values(where, key, pod, calls):
-            found = says.get(value.lower())
+            found = sign.get(value.lower())
             if found:
                 yield Finding(found, f"rule {name}: {where} {key} {value}")
 
-    return look
+    return read
 
 
 def _values(where: str, key: str, pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[str]:

@@ -17,7 +17,7 @@ from topology.bad_input import BadInput
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S: Final = 2.0
+READ_EVERY_S: Final = 2.0
 
 
 class RulesInUse:
@@ -29,15 +29,15 @@ class RulesInUse:
         self._path = path
         self._seen: bytes | None = None
         if path:
-            self.look()
+            self.read()
 
-    def look(self) -> None:
+    def read(self) -> None:
         """Reads the file if it changed; never raises."""
         try:
             with Path(self._path).open("rb") as file:
                 content = file.read(MAX_BYTES + 1)
         except OSError as error:
-            self._say(f"{self._path} cannot be read: {error.strerror}")
+            self._report(f"{self._path} cannot be read: {error.strerror}")
             self._seen = None
             return
         if content == self._seen:
@@ -46,21 +46,21 @@ class RulesInUse:
         try:
             self.rules = read_rules(content.decode(), self._path)
         except UnicodeDecodeError:
-            self._say(f"{self._path} is not UTF-8")
+            self._report(f"{self._path} is not UTF-8")
         except BadInput as bad:
-            self._say(str(bad))
+            self._report(str(bad))
         else:
             self.problem = ""
             added = sum(1 for row in self.rules.rows if row.source == "rule file")
             log.info("signals: %d rows in use, %d of them from %s", len(self.rules.rows), added, self._path)
 
-    def _say(self, problem: str) -> None:
+    def _report(self, problem: str) -> None:
         if problem != self.problem:
             log.warning("rule file not taken, the table in use stays: %s", problem)
         self.problem = problem
 
-    async def keep(self, every_s: float = LOOK_EVERY_S) -> None:
+    async def keep(self, every_s: float = READ_EVERY_S) -> None:
         """Looks again and again until cancelled."""
         while self._path:
             await asyncio.sleep(every_s)
-            self.look()
+            self.read()

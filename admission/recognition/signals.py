@@ -13,7 +13,7 @@ from typing import Final
 
 from admission.recognition import engine_arguments, ray_groups, role_labels, weak_names
 from admission.recognition.command_line import EngineCall, engine_calls
-from admission.recognition.evidence import DECIDES, Confidence, Finding, Phase, PhaseReading, Row, Says
+from admission.recognition.evidence import DECIDES, Confidence, Finding, Phase, PhaseReading, PhaseSign, SignalRow
 from admission.recognition.programs import NOT_SERVING
 from topology import labels
 from topology.objects import Pod
@@ -26,8 +26,8 @@ def _plain(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     yield from ray_groups.phase_of_lws(pod, calls)
 
 
-ROWS: Final[tuple[Row, ...]] = (
-    Row(
+ROWS: Final[tuple[SignalRow, ...]] = (
+    SignalRow(
         0,
         "Isochrone",
         "label `isochrone.dev/phase`",
@@ -36,7 +36,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "docs/contracts.md",
         role_labels.own_label,
     ),
-    Row(
+    SignalRow(
         1,
         "Kthena",
         "label `modelserving.volcano.sh/role`",
@@ -45,7 +45,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "volcano-sh/kthena pkg/apis/workload/v1alpha1/labels.go; short names: volcano-sh/kthena#1795",
         role_labels.role_label("Kthena role", "modelserving.volcano.sh/role", short=True),
     ),
-    Row(
+    SignalRow(
         2,
         "LWS DisaggregatedSet",
         "label `disaggregatedset.x-k8s.io/role`",
@@ -54,7 +54,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "kubernetes-sigs/lws api/disaggregatedset/v1",
         role_labels.role_label("DisaggregatedSet role", "disaggregatedset.x-k8s.io/role"),
     ),
-    Row(
+    SignalRow(
         3,
         "Dynamo",
         "labels `nvidia.com/dynamo-component-type` and `nvidia.com/dynamo-sub-component-type`",
@@ -63,7 +63,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "ai-dynamo/dynamo deploy/operator/internal/consts/consts.go",
         role_labels.dynamo,
     ),
-    Row(
+    SignalRow(
         4,
         "Grove",
         "label `grove.io/podclique`, its last word before leader or worker; else `grove.io/podcliquescalinggroup`",
@@ -72,7 +72,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "ai-dynamo/grove operator/api/common labels",
         role_labels.grove,
     ),
-    Row(
+    SignalRow(
         5,
         "RBG",
         "label `rbg.workloads.x-k8s.io/role-name`, or `rolebasedgroup.workloads.x-k8s.io/role` (v1alpha1)",
@@ -83,7 +83,7 @@ ROWS: Final[tuple[Row, ...]] = (
             "RBG role", "rbg.workloads.x-k8s.io/role-name", "rolebasedgroup.workloads.x-k8s.io/role"
         ),
     ),
-    Row(
+    SignalRow(
         6,
         "llm-d, KServe",
         "label `llm-d.ai/role`",
@@ -92,7 +92,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "llm-d/llm-d-inference-scheduler pkg/plugins/filter/bylabel/roles.go",
         role_labels.role_label("llm-d role", "llm-d.ai/role"),
     ),
-    Row(
+    SignalRow(
         7,
         "AIBrix",
         "label `role-name` beside `storm-service-name` or `roleset-name`; label `model.aibrix.ai/role`",
@@ -101,7 +101,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "vllm-project/aibrix pkg/controller/constants/stormservice.go",
         role_labels.aibrix,
     ),
-    Row(
+    SignalRow(
         8,
         "plain label",
         "labels " + ", ".join(f"`{key}`" for key in role_labels.PLAIN_KEYS) + " on a pod that may serve a model; "
@@ -111,7 +111,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "examples of Kueue, LWS, llm-d and TensorRT-LLM",
         _plain,
     ),
-    Row(
+    SignalRow(
         9,
         "vLLM",
         "argument `--kv-transfer-config`, its kv_role (nested connectors and dotted form too); `--ec-transfer-config`",
@@ -120,7 +120,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "vllm-project/vllm vllm/config/kv_transfer.py; kv_both: vllm-project/vllm#43807",
         engine_arguments.vllm,
     ),
-    Row(
+    SignalRow(
         10,
         "SGLang",
         "argument `--disaggregation-mode`",
@@ -129,7 +129,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "sgl-project/sglang python/sglang/srt/server_args.py",
         engine_arguments.sglang,
     ),
-    Row(
+    SignalRow(
         11,
         "Dynamo engines, TensorRT-LLM",
         "arguments or variables: `--disaggregation-mode`, `--is-prefill-worker`, `--is-decode-worker`; "
@@ -141,7 +141,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "lightllm/server/api_cli.py",
         engine_arguments.other_engines,
     ),
-    Row(
+    SignalRow(
         12,
         "production-stack, LMCache",
         "variables `LMCACHE_NIXL_ROLE`, `LMCACHE_PD_ROLE`",
@@ -150,7 +150,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "vllm-project/production-stack helm/templates/deployment-vllm-multi.yaml",
         engine_arguments.lmcache,
     ),
-    Row(
+    SignalRow(
         13,
         "variables and names",
         "variables and arguments such as `ROLE`, `--role`; names of containers, scripts, owners and pods; programs",
@@ -159,7 +159,7 @@ ROWS: Final[tuple[Row, ...]] = (
         "examples of Mooncake, MindIE, RTP-LLM and llm-d",
         weak_names.hints,
     ),
-    Row(
+    SignalRow(
         14,
         "plain engine",
         "a known engine's own command line that says nothing of separation",
@@ -177,7 +177,7 @@ ROWS: Final[tuple[Row, ...]] = (
 class Rules:
     """The table in use. `mixed_as`: what a pod that serves both phases is tagged as; None leaves it untagged."""
 
-    rows: tuple[Row, ...] = ROWS
+    rows: tuple[SignalRow, ...] = ROWS
     mixed_as: Phase | None = None
 
 
@@ -190,44 +190,45 @@ def read_phase(pod: Pod, calls: tuple[EngineCall, ...] | None = None, rules: Rul
     if own and own not in labels.PHASES:
         return PhaseReading(None, conflicts=(f'{labels.PHASE} is {own!r}; use "prefill" or "decode"',))
     calls = engine_calls(pod) if calls is None else calls
-    found = [(row, finding) for row in rules.rows for finding in row.look(pod, calls)]
+    found = [(row, finding) for row in rules.rows for finding in row.read(pod, calls)]
     if not found:
         return PhaseReading(None)
     row, first = found[0]
     if row.confidence is Confidence.EXPLICIT:
         against = tuple(
-            f"{labels.PHASE} is {first.says} but {other.text} says {other.says}; the label wins"
+            f"{labels.PHASE} is {first.sign} but {other.text} says {other.sign}; the label wins"
             for other_row, other in found[1:]
-            if other.says in (Says.PREFILL, Says.DECODE, Says.NO_ENGINE) and _counts(other_row, other, first)
+            if other.sign in (PhaseSign.PREFILL, PhaseSign.DECODE, PhaseSign.NO_ENGINE)
+            and _counts(other_row, other, first)
         )
-        return PhaseReading(_phase(first.says), first.text, row.confidence, against)
+        return PhaseReading(_phase(first.sign), first.text, row.confidence, against)
     if calls and all(call.program.other in NOT_SERVING for call in calls):
         return _serves_nothing(calls[0], found)
-    decided = [(row, finding) for row, finding in found if finding.says in DECIDES]
+    decided = [(row, finding) for row, finding in found if finding.sign in DECIDES]
     if not decided:
         return _undecided(found, rules)
     return _decided(decided, found, calls, rules)
 
 
-def _serves_nothing(call: EngineCall, found: Sequence[tuple[Row, Finding]]) -> PhaseReading:
+def _serves_nothing(call: EngineCall, found: Sequence[tuple[SignalRow, Finding]]) -> PhaseReading:
     """A benchmark, a training or a download that was given the labels of what it is for."""
     runs = f"{call.program.other} in container {call.container}"
     against = tuple(
-        f"{finding.text} says {finding.says} but there is only a {runs}; not tagged"
+        f"{finding.text} says {finding.sign} but there is only a {runs}; not tagged"
         for row, finding in found
-        if row.confidence is Confidence.HIGH and finding.says in (Says.PREFILL, Says.DECODE)
+        if row.confidence is Confidence.HIGH and finding.sign in (PhaseSign.PREFILL, PhaseSign.DECODE)
     )
     return PhaseReading(None, runs, Confidence.LOW, against, engine=False)
 
 
-def _counts(row: Row, other: Finding, first: Finding) -> bool:
+def _counts(row: SignalRow, other: Finding, first: Finding) -> bool:
     """A name that says otherwise is no news beside our label."""
-    return other.says is not first.says and row.confidence is not Confidence.LOW
+    return other.sign is not first.sign and row.confidence is not Confidence.LOW
 
 
-def _undecided(found: Sequence[tuple[Row, Finding]], rules: Rules) -> PhaseReading:
+def _undecided(found: Sequence[tuple[SignalRow, Finding]], rules: Rules) -> PhaseReading:
     """Nothing tells the phase: either a field that could have told is open, or nothing separates the engine."""
-    opened = next((finding for _, finding in found if finding.says is Says.OPEN), None)
+    opened = next((finding for _, finding in found if finding.sign is PhaseSign.OPEN), None)
     if opened:
         return PhaseReading(None, opened.text)
     sure = Confidence.MEDIUM if rules.mixed_as else Confidence.LOW  # a rule file says what to make of it
@@ -235,34 +236,34 @@ def _undecided(found: Sequence[tuple[Row, Finding]], rules: Rules) -> PhaseReadi
 
 
 def _decided(
-    decided: Sequence[tuple[Row, Finding]],
-    found: Sequence[tuple[Row, Finding]],
+    decided: Sequence[tuple[SignalRow, Finding]],
+    found: Sequence[tuple[SignalRow, Finding]],
     calls: tuple[EngineCall, ...],
     rules: Rules,
 ) -> PhaseReading:
     row, first = decided[0]  # rows stand in the order of their confidence
     equal = [finding for other, finding in decided if other.confidence is row.confidence]
-    if len({finding.says for finding in equal}) > 1:
-        said = ", ".join(dict.fromkeys(f"{finding.text} says {finding.says}" for finding in equal))
-        return PhaseReading(None, conflicts=(f"phase left open: {said}; set label {labels.PHASE}",))
-    if first.says is Says.NO_ENGINE:
+    if len({finding.sign for finding in equal}) > 1:
+        given = ", ".join(dict.fromkeys(f"{finding.text} says {finding.sign}" for finding in equal))
+        return PhaseReading(None, conflicts=(f"phase left open: {given}; set label {labels.PHASE}",))
+    if first.sign is PhaseSign.NO_ENGINE:
         return PhaseReading(None, first.text, row.confidence, engine=False)
     if row.confidence is Confidence.LOW and _serves_prompts_in_chunks(found, calls):
-        told = f"phase left open: {first.text} says {first.says}, but the engine serves both phases in chunks"
-        return PhaseReading(None, conflicts=(f"{told}; set label {labels.PHASE}",))
+        reported = f"phase left open: {first.text} says {first.sign}, but the engine serves both phases in chunks"
+        return PhaseReading(None, conflicts=(f"{reported}; set label {labels.PHASE}",))
     against = dict.fromkeys(
-        f"{first.text} says {first.says} but {finding.text} says {finding.says}; the {row.confidence} signal wins"
+        f"{first.text} says {first.sign} but {finding.text} says {finding.sign}; the {row.confidence} signal wins"
         for other, finding in decided
-        if finding.says is not first.says and other.confidence is not Confidence.LOW
+        if finding.sign is not first.sign and other.confidence is not Confidence.LOW
     )
-    mixed = first.says is Says.MIXED
-    phase = rules.mixed_as if mixed else _phase(first.says)
+    mixed = first.sign is PhaseSign.MIXED
+    phase = rules.mixed_as if mixed else _phase(first.sign)
     return PhaseReading(phase, first.text, row.confidence, tuple(against), mixed)
 
 
-def _serves_prompts_in_chunks(found: Sequence[tuple[Row, Finding]], calls: tuple[EngineCall, ...]) -> bool:
+def _serves_prompts_in_chunks(found: Sequence[tuple[SignalRow, Finding]], calls: tuple[EngineCall, ...]) -> bool:
     """An aggregated engine that interleaves prompt chunks with decoding is no half of a service, whatever its name."""
-    if not any(finding.says is Says.AGGREGATED for _, finding in found):
+    if not any(finding.sign is PhaseSign.AGGREGATED for _, finding in found):
         return False
     return any(
         value.lower() not in ("false", "0")
@@ -271,7 +272,7 @@ def _serves_prompts_in_chunks(found: Sequence[tuple[Row, Finding]], calls: tuple
     )
 
 
-def _phase(says: Says) -> Phase | None:
-    if says is Says.PREFILL:
+def _phase(sign: PhaseSign) -> Phase | None:
+    if sign is PhaseSign.PREFILL:
         return "prefill"
-    return "decode" if says is Says.DECODE else None
+    return "decode" if sign is PhaseSign.DECODE else None

@@ -37,7 +37,7 @@ _OTHER_PARAMETERS: Final = re.compile(r"\(\s*\)|\b(?:function|set|shift)\b")  # 
 
 _COMMANDS: Final = frozenset({"command", "declaration_command", "unset_command", "variable_assignment"})
 _EXPANSIONS: Final = frozenset({"simple_expansion", "expansion"})
-_WORDS: Final = _EXPANSIONS | {"word", "number", "string", "raw_string", "concatenation", "command_substitution"}
+_TOKENS: Final = _EXPANSIONS | {"word", "number", "string", "raw_string", "concatenation", "command_substitution"}
 _CONDITIONS: Final = frozenset(
     {"if_statement", "case_statement", "while_statement", "for_statement", "c_style_for_statement"}
     | {"function_definition", "&&", "||"}
@@ -119,7 +119,7 @@ def script_commands(
     variables.defaults = complete
     if parameters and not _OTHER_PARAMETERS.search(script):
         variables.known |= {str(at): value for at, value in enumerate(parameters[:9], start=1)}
-    return [words for command in commands if (words := [word for node in command for word in variables.words(node)])]
+    return [tokens for command in commands if (tokens := [word for node in command for word in variables.tokens(node)])]
 
 
 def _parts(root: Node) -> tuple[list[list[Node]], list[tuple[Node, bool]]]:
@@ -131,10 +131,10 @@ def _parts(root: Node) -> tuple[list[list[Node]], list[tuple[Node, bool]]]:
         node = stack.pop()
         certain = certain and node.type not in _CONDITIONS
         if node.type in _COMMANDS:
-            words = [node] if node.type == "variable_assignment" else list(_words_of(node))
-            arrays = [elements for word in words if (elements := _elements(word)) is not None]
-            commands += [[word for word in words if _elements(word) is None], *arrays]
-            assignments += [(word, certain) for word in words if word.type == "variable_assignment"]
+            tokens = [node] if node.type == "variable_assignment" else list(_tokens_of(node))
+            arrays = [elements for word in tokens if (elements := _elements(word)) is not None]
+            commands += [[word for word in tokens if _elements(word) is None], *arrays]
+            assignments += [(word, certain) for word in tokens if word.type == "variable_assignment"]
         elif node.type == "heredoc_body":
             commands.append([node])
         elif node.type == "file_redirect":
@@ -142,7 +142,7 @@ def _parts(root: Node) -> tuple[list[list[Node]], list[tuple[Node, bool]]]:
                 commands[-1] += node.children_by_field_name("destination")[1:]  # they are words of the command
         else:
             if node.type == "ERROR":
-                commands.append(list(_words_of(node)))
+                commands.append(list(_tokens_of(node)))
             stack.extend(reversed(node.children))
     return commands, assignments
 
@@ -153,12 +153,12 @@ def _elements(assignment: Node) -> list[Node] | None:
     return value.named_children if value and value.type == "array" else None
 
 
-def _words_of(command: Node) -> Iterator[Node]:
+def _tokens_of(command: Node) -> Iterator[Node]:
     """Of what is broken, only what is a word for certain."""
     for child in command.children:
         if child.type in ("command_name", "ERROR"):
-            yield from _words_of(child)
-        elif child.type in _WORDS or (command.type != "ERROR" and not child.type.endswith("_redirect")):
+            yield from _tokens_of(child)
+        elif child.type in _TOKENS or (command.type != "ERROR" and not child.type.endswith("_redirect")):
             yield child
 
 
@@ -190,7 +190,7 @@ class _Variables:
         else:
             self.known[name] = value
 
-    def words(self, node: Node) -> list[str]:
+    def tokens(self, node: Node) -> list[str]:
         """What one word of a command comes to: a bare variable may be several."""
         if node.type == "comment":
             return []

@@ -11,12 +11,12 @@ from typing import Final
 
 from admission.recognition.command_line import EngineCall
 from admission.recognition.engine_arguments import role_argument, vllm
-from admission.recognition.evidence import Finding, Says, plain_phase, stands_beside_engines
-from admission.recognition.phase_names import phase_in_name, words_of
+from admission.recognition.evidence import Finding, PhaseSign, plain_phase, runs_beside_engines
+from admission.recognition.phase_names import phase_in_name, tokens_of
 from admission.recognition.programs import DYNAMO, TRTLLM
 from admission.recognition.role_labels import (
     NAME_LABELS,
-    TRTLLM_WORDS,
+    TRTLLM_TOKENS,
     may_serve,
     serves_language_models,
     wants_gpu,
@@ -44,8 +44,8 @@ _ROLE_VARIABLES: Final = frozenset(
     }
 )
 _ROLE_KEYS: Final = frozenset({"role", "mode", "phase", "type", "pd_role", "worker_type"})
-_KV_ROLES: Final = {"kv_producer": Says.PREFILL, "kv_consumer": Says.DECODE}
-_OF_OWNERS: Final = {"decoder": Says.DECODE}  # of a container it is half of a model rather than of a service
+_KV_ROLES: Final = {"kv_producer": PhaseSign.PREFILL, "kv_consumer": PhaseSign.DECODE}
+_OF_OWNERS: Final = {"decoder": PhaseSign.DECODE}  # of a container it is half of a model rather than of a service
 _MAX_VARIABLES: Final = 256
 
 
@@ -55,34 +55,34 @@ def hints(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     if not engines:
         other = next((call.program.other for call in calls), "")
         if other:
-            yield Finding(Says.NO_ENGINE, f"{other} in container {calls[0].container}")
+            yield Finding(PhaseSign.NO_ENGINE, f"{other} in container {calls[0].container}")
         return
     known = any(call.program.engine for call in engines)
     # Dynamo calls the one worker of an aggregated service a decode worker: there a name tells nothing.
     telling = not any(call.program.engine == DYNAMO for call in engines)
     # Only where its engine was told by a file is the rest of a TensorRT-LLM pod worth the engine's own words.
-    words = TRTLLM_WORDS if any(call.program.engine == TRTLLM for call in engines) else {}
+    tokens = TRTLLM_TOKENS if any(call.program.engine == TRTLLM for call in engines) else {}
     names = [*_container_names(engines), *_owner_names(pod)]
-    if not known and any(stands_beside_engines(iter(words_of(name))) for _, name in names):
-        yield Finding(Says.NO_ENGINE, f"named {names[0][1]}")
+    if not known and any(runs_beside_engines(iter(tokens_of(name))) for _, name in names):
+        yield Finding(PhaseSign.NO_ENGINE, f"named {names[0][1]}")
         return
     if not known and not wants_gpu(pod):
         return
     for where, kind in (
         ("setting", _settings(pod, calls)),
         ("script", _named(_script_names(engines))),
-        ("owner", _words_given(engines)),
-        ("container", _named(_container_names(engines), words)),
-        ("owner", _named(_owner_names(pod), {**words, **_OF_OWNERS})),
+        ("owner", _tokens_given(engines)),
+        ("container", _named(_container_names(engines), tokens)),
+        ("owner", _named(_owner_names(pod), {**tokens, **_OF_OWNERS})),
     ):
         found = list(kind)
         serves = serves_language_models if where == "owner" else may_serve
-        if any(finding.says is Says.DECODE for finding in found) and not serves(pod, calls):
-            yield Finding(Says.OPEN, found[0].text)  # video, too, is decoded on GPUs
+        if any(finding.sign is PhaseSign.DECODE for finding in found) and not serves(pod, calls):
+            yield Finding(PhaseSign.OPEN, found[0].text)  # video, too, is decoded on GPUs
             return
         if found:
-            tells = telling and not (where == "owner" and _plainly_aggregated(pod, calls))
-            yield from found if tells else [Finding(Says.OPEN, finding.text) for finding in found]
+            signs = telling and not (where == "owner" and _plainly_aggregated(pod, calls))
+            yield from found if signs else [Finding(PhaseSign.OPEN, finding.text) for finding in found]
             return
 
 
@@ -91,7 +91,7 @@ def aggregated(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     engines = [call.program for call in calls if call.program.engine]
     for program in engines:
         if program.readable:
-            yield Finding(Says.AGGREGATED, f"{program.engine} without disaggregation")
+            yield Finding(PhaseSign.AGGREGATED, f"{program.engine} without disaggregation")
             return
     if engines:
         first = next(number for number, call in enumerate(calls) if call.program.engine)
@@ -99,12 +99,12 @@ def aggregated(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
         how = (
             "image without command and arguments" if bare else "started by a script, file or variable that is not read"
         )
-        yield Finding(Says.OPEN, f"{engines[0].engine} {how}")
+        yield Finding(PhaseSign.OPEN, f"{engines[0].engine} {how}")
 
 
 def _plainly_aggregated(pod: Pod, calls: tuple[EngineCall, ...]) -> bool:
     """Its whole command line was seen and hands no KV to anybody: then the name of its owner is just a name."""
-    if any(finding.says is Says.OPEN for finding in vllm(pod, calls)):
+    if any(finding.sign is PhaseSign.OPEN for finding in vllm(pod, calls)):
         return False
     return any(call.program.readable for call in calls)
 
@@ -115,30 +115,30 @@ def _settings(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
             continue
         for flag in _ROLE_FLAGS:
             for value in call.flags.get(flag, ()):
-                says = role_argument(value)
-                if says:
-                    yield Finding(says, f"argument {flag} {value}")
+                sign = role_argument(value)
+                if sign:
+                    yield Finding(sign, f"argument {flag} {value}")
         for variable in (container.env or ())[:_MAX_VARIABLES]:
             if variable.name.upper() in _ROLE_VARIABLES:
-                says = plain_phase(variable.value) or _KV_ROLES.get(variable.value.lower())
-                if says:
-                    yield Finding(says, f"variable {variable.name} {variable.value}")
+                sign = plain_phase(variable.value) or _KV_ROLES.get(variable.value.lower())
+                if sign:
+                    yield Finding(sign, f"variable {variable.name} {variable.value}")
 
 
 def _container_names(engines: list[EngineCall]) -> list[tuple[str, str]]:
     return [("container", call.container) for call in engines]
 
 
-def _words_given(engines: list[EngineCall]) -> Iterator[Finding]:
+def _tokens_given(engines: list[EngineCall]) -> Iterator[Finding]:
     """`run.sh prefill` and `start role=decode`: what a script or an unknown program is to do."""
     for call in engines:
         if call.program.readable:
             continue  # of an engine whose options are seen a word is no order
-        for word in call.plain_words:
+        for word in call.plain_tokens:
             key, _, value = word.rpartition("=")
-            says = plain_phase(value) if not key or key.lower() in _ROLE_KEYS else None
-            if says:
-                yield Finding(says, f"argument {word}")
+            sign = plain_phase(value) if not key or key.lower() in _ROLE_KEYS else None
+            if sign:
+                yield Finding(sign, f"argument {word}")
 
 
 def _script_names(engines: list[EngineCall]) -> list[tuple[str, str]]:
@@ -153,8 +153,8 @@ def _owner_names(pod: Pod) -> list[tuple[str, str]]:
     return [*names, ("pod name", name)] if name else names
 
 
-def _named(names: list[tuple[str, str]], more: Mapping[str, Says] = MappingProxyType({})) -> Iterator[Finding]:
+def _named(names: list[tuple[str, str]], more: Mapping[str, PhaseSign] = MappingProxyType({})) -> Iterator[Finding]:
     for where, name in names:
-        says = phase_in_name(name, more)
-        if says:
-            yield Finding(says, f"{where} {name}")
+        sign = phase_in_name(name, more)
+        if sign:
+            yield Finding(sign, f"{where} {name}")

@@ -10,10 +10,10 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
-from admission.fairness.bypass_limit import Standing
+from admission.fairness.bypass_limit import WaitingGang
 from admission.fairness.fairness import Fairness, Older, priority_of
 from admission.fairness.queue_commitments import QUEUE_LAG_S
-from admission.fairness.queue_quota import QueueRoom, QueueShort, least_of
+from admission.fairness.queue_quota import QueueQuota, QueueShort, least_of
 from admission.gangs.expected_pods import (
     Expected,
     WorkloadOf,
@@ -26,12 +26,12 @@ from admission.gangs.gang_view import GangView, newest_of, request_of
 from admission.gangs.template_revision import all_new
 from admission.recognition.gang_identity import podgroup_name
 from admission.recognition.replica_group import short_units, unit_of
-from admission.reconcile.gang_state import BatchSettings, Track
-from admission.reconcile.release_workflow import Departures
+from admission.reconcile.gang_state import ReconcileSettings, Track
+from admission.reconcile.release_workflow import ReleaseWorkflow
 from admission.release.pod_group import moved
-from admission.release.pod_writer import Letting
+from admission.release.pod_writer import PodRelease
 from admission.report.wait_messages import (
-    Waiting,
+    WaitMessage,
     behind,
     for_not_held,
     for_partners_unit,
@@ -55,13 +55,13 @@ from topology.resources import sum_amounts
 Work = Coroutine[Any, Any, bool]
 
 
-class Voice(Protocol):
+class PlanReporter(Protocol):
     """Who tells people. None of it may fail or block."""
 
     def is_news(self, view: GangView, plan: Plan) -> bool: ...
     def held(self, view: GangView, plan: Plan) -> None: ...
     def left_out(self, view: GangView, plan: Plan) -> None: ...
-    def waiting(self, pod: Pod, told: Waiting) -> None: ...
+    def waiting(self, pod: Pod, reported: WaitMessage) -> None: ...
     def annotations(self, plan: Plan) -> Mapping[str, dict[str, str]]: ...
     def planned(self, view: GangView, plan: Plan) -> None: ...
 
@@ -72,17 +72,17 @@ class Turn:
     def __init__(
         self,
         state: ClusterState,
-        departures: Departures,
+        workflow: ReleaseWorkflow,
         fairness: Fairness,
-        voice: Voice,
+        reporter: PlanReporter,
         *,
         controller_of: WorkloadOf,
         top_of: WorkloadOf,
         snapshot: Callable[[], Snapshot],
         policy: Policy,
-        settings: BatchSettings,
+        settings: ReconcileSettings,
     ) -> None:
-        self._state, self._departures, self._fairness, self._voice = state, departures, fairness, voice
+        self._state, self._workflow, self._fairness, self._reporter = state, workflow, fairness, reporter
         self._controller_of, self._top_of, self._snapshot = controller_of, top_of, snapshot
         self._policy, self.settings = policy, settings
         self.plans = 0
@@ -95,34 +95,34 @@ class Turn:
             snapshot = snapshot.without_assumed(track.reserved)  # kept for this gang, so it may use it
         view, asked, expected, short = self._asked(view, snapshot, track, now_s)
         if not any(not is_expected(m.uid) for m in asked.members):
-            track.waiting_growth, track.standing = None, None
+            track.waiting_growth, track.waiting_gang = None, None
             return None
-        room = self._fairness.queue_room(view, now_s)
+        capacity = self._fairness.queue_quota(view, now_s)
         # A gang that lacks pods waits for them first: it must not stand in a queue.
-        if room is not None and asked.enough:
-            members, queue_short = room.those_that_fit(asked)
+        if capacity is not None and asked.enough:
+            members, queue_short = capacity.those_that_fit(asked)
         else:
             members, queue_short = asked.members, None
-        need = least_of(asked) if room is not None else {}
-        standing = Standing(asked, self._fairness.queue_of(view), need)
+        need = least_of(asked) if capacity is not None else {}
+        waiting_gang = WaitingGang(asked, self._fairness.queue_of(view), need)
         track.awaits_queue = queue_short is not None
         if queue_short is not None:
             track.due_s = now_s + QUEUE_LAG_S
         if queue_short is not None and not members:
             # For one that is closed or missing nobody can wait in a row.
-            track.standing = replace(standing, for_quota=True) if queue_short.resource else None
+            track.waiting_gang = replace(waiting_gang, for_quota=True) if queue_short.resource else None
             self.wait(track, view.held, for_queue(queue_short))
             return None
         request = replace(asked, members=members)
         result = plan(request, snapshot, self._policy, advise=False)
         self.plans += 1
         stuck = self._stuck(view, request, snapshot, result)
-        if stuck is None and result.outcome == Outcome.HELD and self._voice.is_news(view, result):
+        if stuck is None and result.outcome == Outcome.HELD and self._reporter.is_news(view, result):
             # Advice costs several searches; said once, found once.
             result = plan(request, snapshot, self._policy)
         left_out = sum(not is_expected(uid) for uid in result.places) < len(view.members)
-        track.waiting_growth = self._state.growth if left_out else None
-        track.standing = None if request.satisfied else standing
+        track.waiting_growth = self._state.capacity_generation if left_out else None
+        track.waiting_gang = None if request.satisfied else waiting_gang
         if result.outcome in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG):
             self._wait_for_pods(track, view, result, short, now_s)
             return None
@@ -131,30 +131,32 @@ class Turn:
                 track.due_s = again_s
             made = self._fairness.by_preemption(view.key, view, request, snapshot, now_s)
             if made is not None and not expected.pods:
-                return self._preempt(track, view, made, snapshot, room, older(), now_s)
+                return self._preempt(track, view, made, snapshot, capacity, older(), now_s)
             if stuck is not None:
-                self.say(view.held, stuck)
+                self.report(view.held, stuck)
             else:
-                self._voice.held(view, result)
+                self._reporter.held(view, result)
             self._beyond_queue(view, members, queue_short)
             return None
         # Pods for whom room was kept pass nobody: it was theirs before.
         before = {} if len(result.places) <= len(track.reserved) else older()
-        if (first := self._fairness.stands_before(before, result, snapshot, room)) is not None:
+        if (first := self._fairness.blocking_gang(before, result, snapshot, capacity)) is not None:
             self._wait_behind(track, view, first, before)
             return None
         self.give_back(view.key, track)
         self._reserve(view.key, track, result, now_s)
         result = _without_expected(result)
         if left_out:
-            track.waiting_growth = self._state.growth  # what was given back just now is room that it was asked with
-            self._voice.left_out(view, result)
+            track.waiting_growth = (
+                self._state.capacity_generation
+            )  # what was given back just now is room that it was asked with
+            self._reporter.left_out(view, result)
             self._beyond_queue(view, members, queue_short)
-        self._fairness.went(view.key, before, result, room)
-        self.say(view.replaced, left_to_its_owner())
+        self._fairness.went(view.key, before, result, capacity)
+        self.report(view.replaced, left_to_its_owner())
         return self._go(track, view, result, nominate=True)
 
-    def _stuck(self, view: GangView, request: GangRequest, snapshot: Snapshot, result: Plan) -> Waiting | None:
+    def _stuck(self, view: GangView, request: GangRequest, snapshot: Snapshot, result: Plan) -> WaitMessage | None:
         """What to say if pods of an older template keep the gang from a plan that it would have with new ones."""
         if not view.fill or result.places or result.outcome in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG):
             return None
@@ -169,47 +171,47 @@ class Turn:
         view: GangView,
         made: Plan,
         snapshot: Snapshot,
-        room: QueueRoom | None,
+        capacity: QueueQuota | None,
         older: Older,
         now_s: float,
     ) -> Work | None:
         """Let the gang go into room that Volcano is to make; unless an older one must go first."""
-        if (first := self._fairness.stands_before(older, made, snapshot, room)) is not None:
+        if (first := self._fairness.blocking_gang(older, made, snapshot, capacity)) is not None:
             self._wait_behind(track, view, first, older)
             return None
         self.give_back(view.key, track)
         track.waiting_growth = None
-        self._fairness.went(view.key, older, made, room)
+        self._fairness.went(view.key, older, made, capacity)
         self._fairness.claims.book(view.key, made, now_s)
         work = self._go(track, view, made, nominate=False)
-        going = [p for p in view.members if p.metadata.uid in made.places]
-        self.say(going, for_preemption(priority_of(view.members)))
+        releasing = [p for p in view.members if p.metadata.uid in made.places]
+        self.report(releasing, for_preemption(priority_of(view.members)))
         return work
 
     def _beyond_queue(self, view: GangView, members: Sequence[PodRequest], short: QueueShort | None) -> None:
         """Members that the queue cannot hold are told so, whatever becomes of the others."""
         if short is not None:
             asked = {m.uid for m in members}
-            self.say([p for p in view.members if p.metadata.uid not in asked], for_queue(short))
+            self.report([p for p in view.members if p.metadata.uid not in asked], for_queue(short))
 
     def _wait_behind(self, track: Track, view: GangView, first: GangKey, older: Older) -> None:
         track.behind = first
         self.wait(track, view.held, behind(first, self._fairness.passed(first), older[first].for_quota))
 
-    def wait(self, track: Track, pods: Iterable[Pod], told: Waiting) -> None:
+    def wait(self, track: Track, pods: Iterable[Pod], reported: WaitMessage) -> None:
         """The gang waits for something that room, a departure or a queue may bring."""
-        track.waiting_growth = self._state.growth
-        self.say(pods, told)
+        track.waiting_growth = self._state.capacity_generation
+        self.report(pods, reported)
 
-    def say(self, pods: Iterable[Pod], told: Waiting) -> None:
+    def report(self, pods: Iterable[Pod], reported: WaitMessage) -> None:
         """The same news for each pod."""
         for pod in pods:
-            self._voice.waiting(pod, told)
+            self._reporter.waiting(pod, reported)
 
     def give_back(self, key: GangKey, track: Track) -> None:
         """The room that was kept for pods to come is free again."""
         if track.reserved:
-            self._fairness.promised.keep(key, {})
+            self._fairness.commitments.keep(key, {})
         for uid in track.reserved:
             self._state.unassume(uid)
         track.reserved, track.reserved_until_s = set(), None
@@ -246,14 +248,14 @@ class Turn:
         here = (*view.members, *view.released, *view.bound)
         short = short_units(here, dict(expected.per_unit))
         if short:
-            torn = [p for p in view.members if unit_of(p) in short]
-            told_at = track.last_arrival_s + self.settings.partner_s
-            if now_s >= told_at:
-                for pod in torn:
-                    self._voice.waiting(pod, for_unit(unit_of(pod), short[unit_of(pod)]))
+            split_groups = [p for p in view.members if unit_of(p) in short]
+            reported_at = track.last_arrival_s + self.settings.partner_s
+            if now_s >= reported_at:
+                for pod in split_groups:
+                    self._reporter.waiting(pod, for_unit(unit_of(pod), short[unit_of(pod)]))
             else:
-                track.due_s = told_at
-            out = {p.metadata.uid for p in torn}
+                track.due_s = reported_at
+            out = {p.metadata.uid for p in split_groups}
             asked = replace(asked, members=tuple(m for m in asked.members if m.uid not in out))
             view = replace(view, members=tuple(p for p in view.members if p.metadata.uid not in out))
         return view, replace(asked, members=asked.members + expected.pods), expected, short
@@ -263,15 +265,15 @@ class Turn:
     ) -> None:
         """Pods still to come decide, not room. The first moments of every roll-out look like this: be patient."""
         track.waiting_growth = None
-        told_at = track.last_arrival_s + self.settings.partner_s
-        if now_s >= told_at and short:
-            self.say(view.members, for_partners_unit(short, reason_of(result)))
-        elif now_s >= told_at and (loose := self._not_held(view, result)):
-            self.say(view.members, for_not_held(loose, loose[0].metadata.label(PHASE)))
-        elif now_s >= told_at:
-            self._voice.held(view, _without_expected(result, lower_minimum=False))
+        reported_at = track.last_arrival_s + self.settings.partner_s
+        if now_s >= reported_at and short:
+            self.report(view.members, for_partners_unit(short, reason_of(result)))
+        elif now_s >= reported_at and (loose := self._not_held(view, result)):
+            self.report(view.members, for_not_held(loose, loose[0].metadata.label(PHASE)))
+        elif now_s >= reported_at:
+            self._reporter.held(view, _without_expected(result, lower_minimum=False))
         else:
-            track.due_s = told_at
+            track.due_s = reported_at
 
     def _not_held(self, view: GangView, result: Plan) -> list[Pod]:
         """Pods of the phase of which nobody else is there, that nothing of ours holds and that are on no node yet."""
@@ -290,35 +292,36 @@ class Turn:
 
     def _reserve(self, key: GangKey, track: Track, result: Plan, now_s: float) -> None:
         """Keep the room of pods to come, for a time."""
-        kept = [m for m in result.request.members if is_expected(m.uid) and m.uid in result.places]
-        for member in kept:
+        retained = [m for m in result.request.members if is_expected(m.uid) and m.uid in result.places]
+        for member in retained:
             self._state.assume(member.uid, result.places[member.uid], member.amounts, member.hold)
             track.reserved.add(member.uid)
         if track.reserved:
-            self._fairness.promised.keep(key, sum_amounts(m.amounts for m in kept))
+            self._fairness.commitments.keep(key, sum_amounts(m.amounts for m in retained))
             track.reserved_until_s = now_s + self.settings.reserve_s
 
     def _go(self, track: Track, view: GangView, result: Plan, *, nominate: bool) -> Work:
         """The planned pods' departure; without nomination Volcano chooses among the nodes of their sets."""
         by_uid = {p.metadata.uid: p for p in view.members}
-        words = self._voice.annotations(result)
+        annotations = self._reporter.annotations(result)
         lettings = [
-            Letting(
+            PodRelease(
                 by_uid[uid],
                 node if nominate else "",
                 result.set_of(uid),
-                words[uid] | ({GROUP_NAME: podgroup_name(view.key[1])} if moved(by_uid[uid], view.key[1]) else {}),
+                annotations[uid]
+                | ({GROUP_NAME: podgroup_name(view.key[1])} if moved(by_uid[uid], view.key[1]) else {}),
             )
             for uid, node in result.places.items()
         ]
-        self._voice.planned(view, result)
+        self._reporter.planned(view, result)
         track.preempts = not nominate
         if nominate:
             for member in result.request.members:
                 if member.uid in result.places:
                     self._state.assume(member.uid, result.places[member.uid], member.amounts, member.hold)
-        track.going = set(result.places)
-        return self._departures.let_go(view, result, lettings, track)
+        track.releasing = set(result.places)
+        return self._workflow.let_go(view, result, lettings, track)
 
 
 def _without_expected(result: Plan, *, lower_minimum: bool = True) -> Plan:

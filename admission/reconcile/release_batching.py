@@ -9,13 +9,13 @@ less than the same writes gang by gang (docs/decisions/0012).
 from __future__ import annotations
 
 
-class Lot:
+class ReleaseBatch:
     """The gangs that were planned together and are being let go. All times are monotonic seconds."""
 
-    def __init__(self, limit_s: float, calm_s: float) -> None:
-        self._limit_s, self._calm_s = limit_s, calm_s
-        self._came_s = -calm_s
-        self._going: set[object] = set()
+    def __init__(self, limit_s: float, settle_s: float) -> None:
+        self._limit_s, self._calm_s = limit_s, settle_s
+        self._came_s = -settle_s
+        self._releasing: set[object] = set()
         self._closed_s: float | None = None
 
     def came(self, now_s: float) -> None:
@@ -24,15 +24,15 @@ class Lot:
 
     def went(self, gang: object) -> None:
         """A gang's writes began."""
-        self._going.add(gang)
+        self._releasing.add(gang)
 
     def done(self, gang: object) -> None:
         """A gang's writes ended, whichever lot it was of."""
-        self._going.discard(gang)
+        self._releasing.discard(gang)
 
     def close(self, now_s: float) -> None:
         """Nobody else is ready: whoever becomes it is of the next lot."""
-        if self._going and self._closed_s is None:
+        if self._releasing and self._closed_s is None:
             self._closed_s = now_s
 
     def wait_s(self, now_s: float) -> float:
@@ -43,9 +43,9 @@ class Lot:
         if self._closed_s is None:
             return 0.0
         left_s = self._closed_s + self._limit_s - now_s
-        if not self._going:
+        if not self._releasing:
             left_s = min(left_s, self._came_s + self._calm_s - now_s)
         if left_s > 0.0:
             return left_s
-        self._going, self._closed_s = set(), None
+        self._releasing, self._closed_s = set(), None
         return 0.0

@@ -1,7 +1,7 @@
 """EDGE: what happens beside the loop once a gang has a plan: nominate, release, wait to see it, make the PodGroup.
 
 Each step may be repeated, by us or by a successor; a step that fails gives the room back or keeps it until somebody can
-say how the write ended (`Track.doubtful`).
+say how the write ended (`Track.unconfirmed`).
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Final, Protocol
 from admission.gangs.gang_view import GangView, view_of
 from admission.gangs.template_revision import TemplateOf, no_template
 from admission.recognition.replica_group import units_by_uid
-from admission.reconcile.gang_state import BatchSettings, Track
+from admission.reconcile.gang_state import ReconcileSettings, Track
 from admission.release.pod_group import TopOwner, differs, group_names, is_ours, wanted_pod_group
 from admission.release.pod_group_schema import OPTIONAL
-from admission.release.pod_writer import Gatekeeper, Letting
+from admission.release.pod_writer import PodRelease, PodWriter
 from scheduler.model.decision import Plan
 from topology.clock import monotonic_s
 from topology.cluster.state import ClusterState, GangKey
@@ -28,33 +28,33 @@ _LAG_PER_GANG_S: Final = 0.05
 """How far Volcano's watch may be behind ours for each gang that is let go at this moment, up to `other_watch_s`."""
 
 
-class Words(Protocol):
+class GroupAnnotations(Protocol):
     """What a PodGroup of ours carries."""
 
     def group_annotations(self, plan: Plan | None) -> dict[str, str]: ...
 
 
-class Departures:
+class ReleaseWorkflow:
     """Carries out what the loop decided. Everything returns whether it is done, or must be tried again."""
 
     def __init__(
         self,
         state: ClusterState,
-        gatekeeper: Gatekeeper,
-        words: Words,
+        pod_writer: PodWriter,
+        annotations: GroupAnnotations,
         pod_groups: Mapping[str, PodGroup],
         top_owner: TopOwner,
         more_later: Callable[[Sequence[Pod]], bool],
-        settings: BatchSettings,
+        settings: ReconcileSettings,
         template_of: TemplateOf = no_template,
     ) -> None:
-        self._state, self.gatekeeper, self._words = state, gatekeeper, words
+        self._state, self.pod_writer, self._annotations = state, pod_writer, annotations
         self._pod_groups, self._top_owner, self.more_later = pod_groups, top_owner, more_later
         self.settings, self._template_of = settings, template_of
         self._under_way = 0
         self.known_fields: frozenset[str] = frozenset(OPTIONAL)  # of a PodGroup, in this cluster
 
-    async def let_go(self, view: GangView, result: Plan, lettings: Sequence[Letting], track: Track) -> bool:
+    async def let_go(self, view: GangView, result: Plan, lettings: Sequence[PodRelease], track: Track) -> bool:
         """As `_let_go`, counted while it is under way."""
         self._under_way += 1
         try:
@@ -62,17 +62,17 @@ class Departures:
         finally:
             self._under_way -= 1
 
-    async def _let_go(self, view: GangView, result: Plan, lettings: Sequence[Letting], track: Track) -> bool:
+    async def _let_go(self, view: GangView, result: Plan, lettings: Sequence[PodRelease], track: Track) -> bool:
         """Nominate, release, PodGroup. Pods that cannot go are given back; with too few left nobody goes."""
-        nominated = await self.gatekeeper.nominate(lettings)
+        nominated = await self.pod_writer.nominate(lettings)
         ready = nominated & self._state.gangs().get(view.key, {}).keys()  # some may have gone meanwhile
         ready -= self._homeless(lettings)
-        units = units_by_uid([letting.pod for letting in lettings])
-        torn = {unit for uid, unit in units.items() if uid not in ready}
-        ready = {uid for uid in ready if units.get(uid) not in torn}
+        units = units_by_uid([release.pod for release in lettings])
+        split_groups = {unit for uid, unit in units.items() if uid not in ready}
+        ready = {uid for uid in ready if units.get(uid) not in split_groups}
         if not self._still_enough(result, ready):
             ready = set()
-        self._give_back([letting for letting in lettings if letting.pod.metadata.uid not in ready], track)
+        self._give_back([release for release in lettings if release.pod.metadata.uid not in ready], track)
         if not ready:
             if view.started:  # those that went before need it all the same
                 await self.make_group(view, track, None)
@@ -84,16 +84,16 @@ class Departures:
         grouped = bool(released) and await self.make_group(view, track, result)
         return grouped and len(released) == planned
 
-    def _homeless(self, lettings: Sequence[Letting]) -> set[str]:
+    def _homeless(self, lettings: Sequence[PodRelease]) -> set[str]:
         """Pods whose planned node has gone meanwhile; they are planned anew while they still can be."""
         nodes = self._state.table().index
-        return {letting.pod.metadata.uid for letting in lettings if letting.node and letting.node not in nodes}
+        return {release.pod.metadata.uid for release in lettings if release.node and release.node not in nodes}
 
-    async def _release(self, lettings: Sequence[Letting], track: Track) -> set[str]:
+    async def _release(self, lettings: Sequence[PodRelease], track: Track) -> set[str]:
         """The uids that are known to be let go. Where nobody can say, the pod keeps its room until somebody can."""
-        released, doubtful = await self.gatekeeper.release(lettings)
-        track.doubtful = [letting for letting in lettings if letting.pod.metadata.uid in doubtful]
-        self._give_back([x for x in lettings if x.pod.metadata.uid not in released | doubtful], track)
+        released, unconfirmed = await self.pod_writer.release(lettings)
+        track.unconfirmed = [release for release in lettings if release.pod.metadata.uid in unconfirmed]
+        self._give_back([x for x in lettings if x.pod.metadata.uid not in released | unconfirmed], track)
         return released
 
     async def _shown(self, key: GangKey, track: Track, uids: Set[str]) -> None:
@@ -115,13 +115,13 @@ class Departures:
 
     async def settle(self, track: Track) -> bool:
         """Once more for the pods in doubt: whatever the answer, it says how the first write ended."""
-        await self._release(track.doubtful, track)
-        return not track.doubtful
+        await self._release(track.unconfirmed, track)
+        return not track.unconfirmed
 
-    def _give_back(self, lettings: Iterable[Letting], track: Track) -> None:
-        for letting in lettings:
-            self._state.unassume(letting.pod.metadata.uid)
-            track.going.discard(letting.pod.metadata.uid)
+    def _give_back(self, lettings: Iterable[PodRelease], track: Track) -> None:
+        for release in lettings:
+            self._state.unassume(release.pod.metadata.uid)
+            track.releasing.discard(release.pod.metadata.uid)
 
     @staticmethod
     def _still_enough(result: Plan, uids: set[str]) -> bool:
@@ -137,17 +137,20 @@ class Departures:
         for name, pods in sorted(group_names(view).items()):
             if not is_ours(name, view.key[1]):
                 continue
-            words = self._words.group_annotations(result)
-            going = result.places.keys() if result is not None else frozenset()
-            wanted = wanted_pod_group(view, pods, self._top_owner, words, self.more_later, self.known_fields, going)
+            annotations = self._annotations.group_annotations(result)
+            releasing = result.places.keys() if result is not None else frozenset()
+            wanted = wanted_pod_group(
+                view, pods, self._top_owner, annotations, self.more_later, self.known_fields, releasing
+            )
             existing = self._pod_groups.get(f"{view.key[0]}/{name}")
             if track.preempts or existing is None or existing.spec.min_resources is None:
-                # Volcano's enqueue action compares these with what is free: not before the gang runs (`Completion`).
+                # Volcano's enqueue action compares these with what is free: not before the gang runs
+                # (`MinResourcesWriter`).
                 del wanted["spec"]["minResources"]
             if existing is not None and not differs(existing, wanted):
                 track.group_made = True
                 continue
-            if not await self.gatekeeper.apply_pod_group(wanted):
+            if not await self.pod_writer.apply_pod_group(wanted):
                 return False
             track.group_made, track.group_check_s = True, monotonic_s() + self.settings.group_shown_s
         return True

@@ -1,6 +1,7 @@
 """When held gangs are asked again: in rounds, because on a busy cluster room appears all the time.
 
-Decides when a round begins and which gangs it covers. Pure: time and growth (`ClusterState.growth`) come as arguments.
+Decides when a round begins and which gangs it covers. Pure: time and `ClusterState.capacity_generation`
+come as arguments.
 
 1. A round covers the gangs that were last asked before it began. Room that appears meanwhile is for the next round, so
    that the first in rank are not asked again and again while the last are never asked.
@@ -10,7 +11,7 @@ Decides when a round begins and which gangs it covers. Pure: time and growth (`C
 from __future__ import annotations
 
 
-class Sweep:
+class RetryRounds:
     """One round after the other."""
 
     def __init__(self, pause_s: float) -> None:
@@ -20,10 +21,14 @@ class Sweep:
         self._round_growth: int | None = None  # of the round under way
         self._cost_s = 0.0
 
-    def begin(self, growth: int, now_s: float) -> None:
+    def begin(self, capacity_generation: int, now_s: float) -> None:
         """Starts a round if there is something new and the pause is over; nothing while one is under way."""
-        if self._round_growth is None and growth != self._done_growth and now_s - self._ended_s >= self._pause_s:
-            self._round_growth = growth
+        if (
+            self._round_growth is None
+            and capacity_generation != self._done_growth
+            and now_s - self._ended_s >= self._pause_s
+        ):
+            self._round_growth = capacity_generation
 
     def covers(self, asked_growth: int | None) -> bool:
         """Whether the round under way is for a gang that was last asked at this growth (None: it is not held)."""
@@ -41,6 +46,6 @@ class Sweep:
             self._pause_s = max(self._least_pause_s, 4 * self._cost_s)
             self._cost_s = 0.0
 
-    def next_s(self, growth: int) -> float | None:
+    def next_s(self, capacity_generation: int) -> float | None:
         """When the next round may begin; None while there is nothing new."""
-        return None if growth == self._done_growth else self._ended_s + self._pause_s
+        return None if capacity_generation == self._done_growth else self._ended_s + self._pause_s

@@ -13,7 +13,7 @@ from typing import Any
 
 from admission.gangs.gang_view import GangView, unit_size
 from admission.recognition.gang_identity import PODGROUP_PREFIX, podgroup_name
-from admission.recognition.replica_group import told_apart_by
+from admission.recognition.replica_group import identified_by
 from admission.release.pod_group_schema import OPTIONAL, as_known
 from topology.labels import DECODE, GANG, GATE, GROUP_NAME, PHASE, PREFILL, QUEUE_NAME, TASK_SPEC
 from topology.objects import OwnerReference, Pod, PodGroup
@@ -63,9 +63,10 @@ def wanted_pod_group(
     annotations: Mapping[str, str],
     more_later: Callable[[Sequence[Pod]], bool] = lambda _: False,
     known: frozenset[str] = frozenset(OPTIONAL),
-    going: Set[str] = frozenset(),
+    releasing: Set[str] = frozenset(),
 ) -> dict[str, Any]:
-    """The object to apply. `pods` are the gang's pods that name it, at least one; `going` are uids about to be let go.
+    """The object to apply. `pods` are the gang's pods that name it, at least one; `releasing` are uids about to be
+    released.
 
     Pods that their owner makes only once these are ready (`more_later`) cannot be waited for: the minimum is then who
     is out or going, and rises with who comes. Of the optional fields only those `known` to the cluster are there.
@@ -81,14 +82,14 @@ def wanted_pod_group(
         minimum[phase] = count * sizes[phase]
         later[phase] = more_later(mine)
         if later[phase]:
-            out = sum(1 for p in mine if p.metadata.uid in going or not p.has_gate(GATE))
+            out = sum(1 for p in mine if p.metadata.uid in releasing or not p.has_gate(GATE))
             minimum[phase] = max(1, min(minimum[phase], out))
     spec: dict[str, Any] = {
         "minMember": sum(minimum.values()),
         "queue": _first(p.metadata.annotation(QUEUE_NAME) for p in pods) or "default",
         "minResources": _resources(pods, minimum),
     }
-    apart = {phase: _told_apart_by(pods, phase) for phase in minimum}
+    apart = {phase: _identified_by(pods, phase) for phase in minimum}
     # A group whose leader goes first is not whole yet: it is counted by pods until it is.
     whole = [phase for phase, size in sizes.items() if size > 1 and len(apart[phase]) == 1 and not later[phase]]
     if whole:
@@ -122,9 +123,9 @@ def _per_role(pods: Sequence[Pod], minimum: Mapping[str, int]) -> dict[str, Any]
     return {"minTaskMember": per_role} if len(per_role) == len(roles) else {}
 
 
-def _told_apart_by(pods: Sequence[Pod], phase: str) -> list[str]:
+def _identified_by(pods: Sequence[Pod], phase: str) -> list[str]:
     """The labels that tell this phase's units apart; Volcano can be given one, so units of one system alone."""
-    return sorted({key for p in pods if p.metadata.label(PHASE) == phase and (key := told_apart_by(p))})
+    return sorted({key for p in pods if p.metadata.label(PHASE) == phase and (key := identified_by(p))})
 
 
 def _sub_groups(phase: str, size: int, minimum: int, keys: list[str]) -> dict[str, Any]:

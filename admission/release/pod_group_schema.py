@@ -30,7 +30,7 @@ def optional_fields(document: bytes) -> frozenset[str]:
 
 def as_known(spec: Mapping[str, Any], known: frozenset[str], fallback: Mapping[str, Any]) -> dict[str, Any]:
     """The spec without optional fields that are not known; `fallback` (roles) stands in for sub-groups."""
-    kept = {name: value for name, value in spec.items() if name not in OPTIONAL or name in known}
+    retained = {name: value for name, value in spec.items() if name not in OPTIONAL or name in known}
     if "subGroupPolicy" in spec and "subGroupPolicy" not in known:
-        kept |= {name: value for name, value in fallback.items() if name in known}
-    return kept
+        retained |= {name: value for name, value in fallback.items() if name in known}
+    return retained

@@ -31,7 +31,7 @@ POD_GROUPS = f"/apis/{API_VERSION}/namespaces/{{namespace}}/podgroups"
 
 
 @dataclass(frozen=True, slots=True)
-class Letting:
+class PodRelease:
     """One pod about to go: where to ("" leaves that to Volcano), inside which set, with which annotations."""
 
     pod: Pod
@@ -44,7 +44,7 @@ def _path(pod: Pod) -> str:
     return f"/api/v1/namespaces/{pod.metadata.namespace}/pods/{pod.metadata.name}"
 
 
-class Gatekeeper:
+class PodWriter:
     """Writes with a limit on how many are under way at once, so a large gang does not crowd out the watches."""
 
     def __init__(self, api: KubeApi, *, writes_at_once: int = 24, timeout_s: float = 10.0) -> None:
@@ -54,14 +54,14 @@ class Gatekeeper:
         self.released = 0
         self.failed = 0
 
-    async def nominate(self, lettings: Sequence[Letting]) -> set[str]:
+    async def nominate(self, lettings: Sequence[PodRelease]) -> set[str]:
         """Set status.nominatedNodeName of each pod that has a node. Returns the uids for which it holds."""
 
-        async def one(letting: Letting) -> None:
-            if letting.node and letting.pod.status.nominated_node_name != letting.node:
-                body = {"metadata": {"uid": letting.pod.metadata.uid}, "status": {"nominatedNodeName": letting.node}}
+        async def one(released: PodRelease) -> None:
+            if released.node and released.pod.status.nominated_node_name != released.node:
+                body = {"metadata": {"uid": released.pod.metadata.uid}, "status": {"nominatedNodeName": released.node}}
                 await self._api.patch_merge(
-                    _path(letting.pod),
+                    _path(released.pod),
                     body,
                     subresource="status",
                     timeout_s=self._timeout_s,
@@ -71,24 +71,24 @@ class Gatekeeper:
 
         return await self._each(lettings, one, "nominated")
 
-    async def release(self, lettings: Sequence[Letting]) -> tuple[set[str], set[str]]:
+    async def release(self, lettings: Sequence[PodRelease]) -> tuple[set[str], set[str]]:
         """Open the gate of each pod. Returns the uids that are known to be let go, and those of which nobody can say.
 
         Doing it again for the latter is safe and tells: the `test` fails on our own success, and then the pod is read.
         """
-        doubtful: set[str] = set()
+        unconfirmed: set[str] = set()
 
-        async def one(letting: Letting) -> None:
-            patch = release_patch(letting.pod, letting.node_set, letting.annotations)
+        async def one(released: PodRelease) -> None:
+            patch = release_patch(released.pod, released.node_set, released.annotations)
             try:
-                await self._open(letting.pod, patch)
+                await self._open(released.pod, patch)
             except ApiFailure as error:
                 if _may_be_done(error):
-                    doubtful.add(letting.pod.metadata.uid)
+                    unconfirmed.add(released.pod.metadata.uid)
                 raise
             self.released += 1
 
-        return await self._each(lettings, one, "released"), doubtful
+        return await self._each(lettings, one, "released"), unconfirmed
 
     async def _open(self, pod: Pod, patch: Sequence[Mapping[str, Any]]) -> None:
         for pause_s in _PAUSES_S:
@@ -204,23 +204,23 @@ class Gatekeeper:
                 log.info("PodGroup %s/%s was not annotated: %s", namespace, name, error)
 
     async def _each(
-        self, lettings: Iterable[Letting], one: Callable[[Letting], Awaitable[None]], what: str
+        self, lettings: Iterable[PodRelease], one: Callable[[PodRelease], Awaitable[None]], what: str
     ) -> set[str]:
         done: set[str] = set()
 
-        async def guarded(letting: Letting) -> None:
+        async def guarded(released: PodRelease) -> None:
             try:
                 async with self._slots:
-                    await one(letting)
+                    await one(released)
             except LookupError:
-                done.add(letting.pod.metadata.uid)  # the gate is gone already
+                done.add(released.pod.metadata.uid)  # the gate is gone already
             except ApiFailure as error:
                 self.failed += 1
-                log.info("pod %s was not %s: %s", letting.pod.key, what, error)
+                log.info("pod %s was not %s: %s", released.pod.key, what, error)
             else:
-                done.add(letting.pod.metadata.uid)
+                done.add(released.pod.metadata.uid)
 
-        await asyncio.gather(*(guarded(letting) for letting in lettings))
+        await asyncio.gather(*(guarded(released) for released in lettings))
         return done
 
 

@@ -16,7 +16,7 @@ from topology.objects import Pod
 SETTLE_S: Final = 0.3
 BUSY_WAIT_S: Final = 30.0
 _BUSY_POLL_S: Final = 0.5
-_LOT: Final = 16
+_BATCH: Final = 16
 _LIMIT: Final = 5_000
 
 
@@ -43,14 +43,14 @@ class Bindings:
     def due(self, now_s: float) -> list[Pod]:
         """Those to tell now, at most a lot of them; they wait no more."""
         before_s = now_s - (BUSY_WAIT_S if self._busy() else SETTLE_S)
-        lot: list[Pod] = []
-        while self._waiting and len(lot) < _LOT:
+        batch: list[Pod] = []
+        while self._waiting and len(batch) < _BATCH:
             seen_s, pod = next(iter(self._waiting.values()))
             if seen_s > before_s:
                 break
             self._waiting.popitem(last=False)
-            lot.append(pod)
-        return lot
+            batch.append(pod)
+        return batch
 
     def next_s(self, now_s: float) -> float | None:
         """When to ask again; None while nobody waits."""

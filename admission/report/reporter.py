@@ -22,14 +22,14 @@ from typing import Final, Protocol, TypeVar
 from admission.gangs.gang_view import GangView, view_of
 from admission.gangs.template_revision import TemplateOf, no_template
 from admission.release.pod_group import API_VERSION
-from admission.release.pod_writer import Gatekeeper
+from admission.release.pod_writer import PodWriter
 from admission.report.binding_batches import Bindings
-from admission.report.wait_messages import Waiting
+from admission.report.wait_messages import WaitMessage
 from admission.report.worst_pair import worst_pair
 from scheduler.explain.annotation import gang_block, placement_block, waiting_block
 from scheduler.explain.events import decision_line, gang_event, held_event, log_fields, news_key, placed_event
 from scheduler.explain.wording import path_of, silent_agents
-from scheduler.extender.decision_cache import DecisionLog
+from scheduler.extender.decision_cache import DecisionCache
 from scheduler.model.decision import Decision, PairReach, Plan
 from scheduler.model.reason import Reason
 from topology.clock import monotonic_s
@@ -61,7 +61,7 @@ _WAITING: Final = 5_000
 NODES_SETTLE_S: Final = 2.0
 """Running pairs are looked at this long after nodes changed, so that a wave of changes costs one look."""
 
-_TELL_TOGETHER_S: Final = 0.05
+_REPORT_TOGETHER_S: Final = 0.05
 """Bindings that are due within this time are told together."""
 
 
@@ -77,29 +77,29 @@ class _Planned:
     decision: Decision
 
 
-class Announcer:
+class GangReporter:
     """Implements batch.Voice, and is told of every pod change."""
 
     def __init__(
         self,
         state: ClusterState,
         events: EventSink,
-        gatekeeper: Gatekeeper,
-        decisions: DecisionLog,
+        pod_writer: PodWriter,
+        decisions: DecisionCache,
         pod_groups: Mapping[str, PodGroup],
         facts: Facts,
         template_of: TemplateOf = no_template,
         busy: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._state, self._events, self.gatekeeper = state, events, gatekeeper
+        self._state, self._events, self.pod_writer = state, events, pod_writer
         self._decisions, self._pod_groups, self._facts = decisions, pod_groups, facts
         self._template_of = template_of
         self._planned: OrderedDict[str, _Planned] = OrderedDict()
         self._news: OrderedDict[str, str] = OrderedDict()  # uid to what its annotation says now
         self._to_annotate: OrderedDict[str, tuple[Pod, dict[str, str]]] = OrderedDict()
         self._bindings = Bindings(busy)
-        self._told_groups: OrderedDict[str, str] = OrderedDict()
-        self._wake = asyncio.Event()
+        self._reported_groups: OrderedDict[str, str] = OrderedDict()
+        self._wakeup = asyncio.Event()
         self._nodes_changed_s: float | None = None
 
     # --- batch.Voice -----------------------------------------------------------------------------
@@ -115,31 +115,33 @@ class Announcer:
     def held(self, view: GangView, plan: Plan) -> None:
         """The whole gang waits: the same reason on each of its pods, and on its PodGroup once there is one."""
         log.info("gang held %s", json.dumps(log_fields(plan)))
-        self._say_held(view, plan, plan.decisions)
-        self._tell_group(view, plan)
+        self._report_held(view, plan, plan.decisions)
+        self._report_group(view, plan)
 
     def left_out(self, view: GangView, plan: Plan) -> None:
         """Some pods beyond the minimum wait; each has its own reason."""
         left = {uid: d for uid, d in plan.decisions.items() if uid not in plan.places}
-        self._say_held(view, plan, left)
+        self._report_held(view, plan, left)
 
-    def waiting(self, pod: Pod, told: Waiting) -> None:
+    def waiting(self, pod: Pod, reported: WaitMessage) -> None:
         """Something other than room keeps the pod; said once as long as it stays the same."""
         uid = pod.metadata.uid
-        if self._news.get(uid) == told.key:
+        if self._news.get(uid) == reported.key:
             return
-        _remember(self._news, uid, told.key, _REMEMBERED)
-        self._post(pod, told.reason, told.text, key=told.key)
+        _remember(self._news, uid, reported.key, _REMEMBERED)
+        self._post(pod, reported.reason, reported.text, key=reported.key)
         if pod.has_gate(GATE) and pod.metadata.annotation(PLACEMENT):
-            self._annotate(pod, {PLACEMENT: waiting_block(told.text)})  # what it said is not true any more
+            self._annotate(pod, {PLACEMENT: waiting_block(reported.text)})  # what it said is not true any more
 
-    def removed(self, pod: Pod, told: Waiting) -> None:
+    def removed(self, pod: Pod, reported: WaitMessage) -> None:
         """A pod is deleted for its owner to make another: told to the owner, since the pod's own Events go with it."""
         owner = pod.metadata.controller
         if owner is not None:
             meta = pod.metadata
             involved = Involved(owner.kind, owner.api_version, meta.namespace, owner.name, owner.uid)
-            self._events.post(involved, told.reason.type, told.reason, f"Pod {meta.name}: {told.text}", key=meta.uid)
+            self._events.post(
+                involved, reported.reason.type, reported.reason, f"Pod {meta.name}: {reported.text}", key=meta.uid
+            )
 
     def planned(self, view: GangView, plan: Plan) -> None:
         """A plan is about to be written to the pods. What waits to be said about them is old."""
@@ -155,10 +157,10 @@ class Announcer:
         blocks: dict[object, dict[str, str]] = {}  # twins in one set read the same
         found = {}
         for uid in plan.places:
-            decision, alike = plan.decisions[uid], (plan.twins.get(uid, uid), plan.set_of(uid))
-            if alike not in blocks:
-                blocks[alike] = _block(partial(placement_block, decision, plan))
-            found[uid] = blocks[alike] | {DECISION: decision_line(decision)}
+            decision, equivalent = plan.decisions[uid], (plan.equivalents.get(uid, uid), plan.set_of(uid))
+            if equivalent not in blocks:
+                blocks[equivalent] = _block(partial(placement_block, decision, plan))
+            found[uid] = blocks[equivalent] | {DECISION: decision_line(decision)}
         return found
 
     def group_annotations(self, plan: Plan | None) -> dict[str, str]:
@@ -170,8 +172,8 @@ class Announcer:
     def changed(self, old: Pod | None, new: Pod | None) -> None:
         """A pod came, changed or went; only changes of ours that people should hear about matter."""
         pod = new or old
-        if old is None and new is not None and (said := new.metadata.annotation(CONFLICT)):
-            self._post(new, Reason.PHASE_CONFLICT, said, key="conflict")
+        if old is None and new is not None and (note := new.metadata.annotation(CONFLICT)):
+            self._post(new, Reason.PHASE_CONFLICT, note, key="conflict")
         if pod is None or gang_key(pod) is None:
             return
         uid = pod.metadata.uid
@@ -183,7 +185,7 @@ class Announcer:
             return
         if new.spec.node_name and (old is None or not old.spec.node_name):
             if self._bindings.add(new, monotonic_s()):
-                self._wake.set()
+                self._wakeup.set()
         elif old is None and not new.spec.node_name and not (_tagged(new) or _opted_out(new)):
             text = (
                 f"Created without passing the Isochrone webhook (no {MARKER_RESOURCE}): neither held nor scored; "
@@ -195,7 +197,7 @@ class Announcer:
         """Some node came, changed or went: running pairs may be farther apart than they were."""
         if self._nodes_changed_s is None:
             self._nodes_changed_s = monotonic_s()
-            self._wake.set()
+            self._wakeup.set()
 
     async def run(self) -> None:
         """Tell bindings once they settled, and write waiting annotations, until cancelled."""
@@ -208,40 +210,40 @@ class Announcer:
                 except Exception:
                     log.exception("running pairs could not be looked at")
             if pods := self._bindings.due(now):
-                self._tell_all(pods)
+                self._report_all(pods)
                 await asyncio.sleep(0)
                 continue
             # In small lots, so that explanations never crowd out the writes that let pods go.
-            lot = [self._to_annotate.popitem(last=False)[1] for _ in range(min(4, len(self._to_annotate)))]
-            if lot:
-                await asyncio.gather(*(self.gatekeeper.annotate(pod, annotations) for pod, annotations in lot))
+            batch = [self._to_annotate.popitem(last=False)[1] for _ in range(min(4, len(self._to_annotate)))]
+            if batch:
+                await asyncio.gather(*(self.pod_writer.annotate(pod, annotations) for pod, annotations in batch))
             if self._to_annotate:
                 continue
-            self._wake.clear()
+            self._wakeup.clear()
             times = [at for at in (self._bindings.next_s(now),) if at is not None]
             if self._nodes_changed_s is not None:
                 times.append(self._nodes_changed_s + NODES_SETTLE_S)
             wait = min(times) - now if times else None
             with contextlib.suppress(TimeoutError):
                 # Not wait_for, which before Python 3.12 can lose a cancellation.
-                async with asyncio.timeout(None if wait is None else max(wait, _TELL_TOGETHER_S)):
-                    await self._wake.wait()
+                async with asyncio.timeout(None if wait is None else max(wait, _REPORT_TOGETHER_S)):
+                    await self._wakeup.wait()
 
     # --- inside ----------------------------------------------------------------------------------
 
-    def _tell_all(self, pods: Iterable[Pod]) -> None:
+    def _report_all(self, pods: Iterable[Pod]) -> None:
         """Tell these bindings."""
         views: dict[GangKey, GangView] = {}  # the pods of a gang are bound together, and nothing changes meanwhile
         plans: dict[GangKey, Plan] = {}
         for pod in pods:
             try:
-                self._tell_bound(pod, views, plans)
+                self._report_bound(pod, views, plans)
             except Exception:
                 log.exception("the placement of pod %s could not be explained", pod.key)
         for key, plan in plans.items():
-            self._tell_group_placed(key, views[key], plan)
+            self._report_group_placed(key, views[key], plan)
 
-    def _say_held(self, view: GangView, plan: Plan, decisions: Mapping[str, Decision]) -> None:
+    def _report_held(self, view: GangView, plan: Plan, decisions: Mapping[str, Decision]) -> None:
         for pod in view.held:
             uid = pod.metadata.uid
             decision = decisions.get(uid)
@@ -261,15 +263,15 @@ class Announcer:
             elif pod.metadata.annotation(PLACEMENT):
                 self._annotate(pod, {PLACEMENT: waiting_block(text)})  # what it said is not true any more
 
-    def _tell_group(self, view: GangView, plan: Plan) -> None:
+    def _report_group(self, view: GangView, plan: Plan) -> None:
         for group in self._groups_of((*view.held, *view.released, *view.bound)):
             key = news_key(plan)
-            if self._told_groups.get(group.metadata.uid) != key:
-                _remember(self._told_groups, group.metadata.uid, key, _REMEMBERED)
+            if self._reported_groups.get(group.metadata.uid) != key:
+                _remember(self._reported_groups, group.metadata.uid, key, _REMEMBERED)
                 reason, text = gang_event(plan)
                 self._events.post(_involved_group(group), reason.type, reason, text, key=key)
 
-    def _tell_bound(self, pod: Pod, views: dict[GangKey, GangView], plans: dict[GangKey, Plan]) -> None:
+    def _report_bound(self, pod: Pod, views: dict[GangKey, GangView], plans: dict[GangKey, Plan]) -> None:
         """`views` and `plans` are those of this moment, to which its gang's are added."""
         uid, node = pod.metadata.uid, pod.spec.node_name
         key = gang_key(pod)
@@ -285,7 +287,7 @@ class Announcer:
         )
         pair = worst_pair(pod, view, table)
         bound_us, mode = view.settings.reach_us, view.settings.mode
-        told_us = known.plan.request.bound.us if known is not None else bound_us
+        reported_us = known.plan.request.bound.us if known is not None else bound_us
         inside = None
         if known is not None and (node_set := known.plan.set_of(uid)) is not None:
             index = table.index.get(node)
@@ -295,13 +297,13 @@ class Announcer:
             node,
             pair,
             phase=pod.metadata.label(PHASE),
-            bound_us=told_us,
+            bound_us=reported_us,
             inside_set=inside,
             explained_before=bool(pod.metadata.annotation(DECISION)),
         )
         self._post(pod, Reason.PLACED, text, key=node)
         if pair is not None and pair.reach.us > bound_us and mode == REQUIRED:
-            self._tell_breach(pod, pair, bound_us)
+            self._report_breach(pod, pair, bound_us)
         fields: dict[str, object] = dict(log_fields(decision)) if decision is not None else {}
         log.info("pod placed %s", json.dumps(fields | {"pod": pod.key, "result": "placed", "node": node}))
         if decision is not None and decision.chosen != node:
@@ -319,10 +321,10 @@ class Announcer:
                 for pod in view.bound:
                     pair = worst_pair(pod, view, self._state.table())
                     if pair is not None and pair.reach.us > view.settings.reach_us:
-                        self._tell_breach(pod, pair, view.settings.reach_us)
+                        self._report_breach(pod, pair, view.settings.reach_us)
             await asyncio.sleep(0)
 
-    def _tell_breach(self, pod: Pod, pair: PairReach, bound_us: float) -> None:
+    def _report_breach(self, pod: Pod, pair: PairReach, bound_us: float) -> None:
         mine = pod.metadata.label(PHASE)
         other = f"{DECODE} {pair.decode}" if mine == PREFILL else f"{PREFILL} {pair.prefill}"
         text = (
@@ -331,7 +333,7 @@ class Announcer:
         )
         self._post(pod, Reason.REACH_BREACHED, text, key=pod.spec.node_name, window_s=DEGRADED_WINDOW_S)
 
-    def _tell_group_placed(self, key: GangKey, view: GangView, plan: Plan) -> None:
+    def _report_group_placed(self, key: GangKey, view: GangView, plan: Plan) -> None:
         """Once the last planned pod is bound."""
         if any(uid in self._planned for uid in plan.places) or not plan.places.keys() <= {
             p.metadata.uid for p in view.bound
@@ -353,7 +355,7 @@ class Announcer:
 
     def _annotate(self, pod: Pod, annotations: dict[str, str]) -> None:
         _remember(self._to_annotate, pod.metadata.uid, (pod, annotations), _WAITING)
-        self._wake.set()
+        self._wakeup.set()
 
 
 def _remember(book: OrderedDict[str, V], uid: str, value: V, limit: int) -> None:

@@ -18,7 +18,7 @@ from topology.units import show_age, show_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Waiting:
+class WaitMessage:
     """What is said to each pod. The same `key` means the same news."""
 
     reason: Reason
@@ -26,9 +26,9 @@ class Waiting:
     key: str
 
 
-def for_group(group: str) -> Waiting:
+def for_group(group: str) -> WaitMessage:
     """The pods name a PodGroup of somebody else that does not exist yet."""
-    return Waiting(
+    return WaitMessage(
         Reason.WAITING_FOR_GANG,
         f"The PodGroup {group} that this pod names does not exist; it stays gated until somebody creates it, "
         f"or remove the annotation {GROUP_NAME} from the pod template",
@@ -36,12 +36,12 @@ def for_group(group: str) -> Waiting:
     )
 
 
-def for_lost(lost: Sequence[Pod]) -> Waiting:
+def for_lost(lost: Sequence[Pod]) -> WaitMessage:
     """Partners are on nodes that are not known, so nobody can join within reach of them."""
     first = lost[0]
     where = f"on node {first.spec.node_name}, which is" if first.spec.node_name else "bound to nodes that are"
     more = f" and {len(lost) - 1} more" if len(lost) > 1 else ""
-    return Waiting(
+    return WaitMessage(
         Reason.WAITING_FOR_PARTNER,
         f"Partner {first.metadata.name}{more} is {where} not known any more: nobody can say what is near it. "
         f"Joiners wait until the node is back or the pod is gone; delete the pod if it does not go by itself",
@@ -49,24 +49,24 @@ def for_lost(lost: Sequence[Pod]) -> Waiting:
     )
 
 
-def for_queue(short: QueueShort) -> Waiting:
+def for_queue(short: QueueShort) -> WaitMessage:
     """The gang's Volcano queue cannot hold it now."""
     key = f"queue/{short.queue}/{short.resource}/{short.why}"
     if short.why:
         text = f"Queue {short.queue} {short.why}; the gang stays gated until it is there and open, or name another one"
-        return Waiting(Reason.WAITING_FOR_QUEUE, text, key)
+        return WaitMessage(Reason.WAITING_FOR_QUEUE, text, key)
     need, left, of = (_amount(short.resource, n) for n in (short.need, short.left, short.of))
     text = (
         f"Queue {short.queue} has {left} of {of} {_unit(short.resource)} left and {need} are needed; "
         f"raise its capability, or wait for others of the queue to go"
     )
-    return Waiting(Reason.WAITING_FOR_QUEUE, text, key)
+    return WaitMessage(Reason.WAITING_FOR_QUEUE, text, key)
 
 
-def behind(older: GangKey, passed: int, for_quota: bool) -> Waiting:
+def behind(older: GangKey, passed: int, for_quota: bool) -> WaitMessage:
     """An older gang was passed often enough."""
     what = "its queue" if for_quota else "room"
-    return Waiting(
+    return WaitMessage(
         Reason.WAITING_FOR_QUEUE,
         f"Waits behind the older gang {older[0]}/{older[1]}, which waits for {what} and was passed {passed} times: "
         f"it goes first; give this gang a higher priority class if it must not wait",
@@ -74,11 +74,11 @@ def behind(older: GangKey, passed: int, for_quota: bool) -> Waiting:
     )
 
 
-def for_not_held(pods: Sequence[Pod], phase: str) -> Waiting:
+def for_not_held(pods: Sequence[Pod], phase: str) -> WaitMessage:
     """Pods of the missing phase exist and are not held: they are partners once they are on a node."""
     first = pods[0].metadata.name
     more = f" and {len(pods) - 1} more" if len(pods) > 1 else ""
-    return Waiting(
+    return WaitMessage(
         Reason.WAITING_FOR_PARTNER,
         f"Its {phase} {first}{more} is on no node yet and not held (let go by hand, or {REACH_MODE}: preferred): "
         f"this pod is planned within reach of it once it is. If it finds no node, see its Events",
@@ -86,20 +86,20 @@ def for_not_held(pods: Sequence[Pod], phase: str) -> Waiting:
     )
 
 
-def for_unit(unit: str, missing: int) -> Waiting:
+def for_unit(unit: str, missing: int) -> WaitMessage:
     """The pod is one of several that make up one member, and some of them do not exist."""
-    return Waiting(
+    return WaitMessage(
         Reason.WAITING_FOR_GANG,
         f"{missing} pods of its group {unit} are missing; a group goes as a whole, once its owner has made all of it",
         f"unit/{unit}",
     )
 
 
-def for_partners_unit(short: Mapping[str, int], reason: Reason) -> Waiting:
+def for_partners_unit(short: Mapping[str, int], reason: Reason) -> WaitMessage:
     """Pods enough are there, but some make up groups that are not all there, which count for nothing until they are."""
     unit, missing = next(iter(short.items()))
     more = f" and {len(short) - 1} more groups" if len(short) > 1 else ""
-    return Waiting(
+    return WaitMessage(
         reason,
         f"{missing} pods of the group {unit}{more} of its gang are missing, and without it the gang is below its "
         f"minimum; a group goes as a whole, once its owner has made all of it",
@@ -107,9 +107,9 @@ def for_partners_unit(short: Mapping[str, int], reason: Reason) -> Waiting:
     )
 
 
-def for_preemption(priority: int) -> Waiting:
+def for_preemption(priority: int) -> WaitMessage:
     """Let go without nomination, so that Volcano may make room inside the sets."""
-    return Waiting(
+    return WaitMessage(
         Reason.INSUFFICIENT_GPU,
         f"No room as it is, but enough if pods of a priority below {priority} leave: released inside its isochrone "
         f"sets without nomination, for Volcano's preempt action to make room there",
@@ -117,10 +117,10 @@ def for_preemption(priority: int) -> Waiting:
     )
 
 
-def nomination_withdrawn(pod: Pod) -> Waiting:
+def nomination_withdrawn(pod: Pod) -> WaitMessage:
     """The node that was planned for a released pod cannot take it."""
     node = pod.status.nominated_node_name
-    return Waiting(
+    return WaitMessage(
         Reason.REPLANNED,
         f"Node {node}, planned for it, is gone, closed or full: its nomination is taken back, and Volcano looks for "
         f"another place inside its isochrone set",
@@ -128,11 +128,11 @@ def nomination_withdrawn(pod: Pod) -> Waiting:
     )
 
 
-def renewed(pod: Pod, waited_s: float) -> Waiting:
+def renewed(pod: Pod, waited_s: float) -> WaitMessage:
     """A released pod that was not placed in time is deleted, for its owner to make another."""
     owner = pod.metadata.controller
     maker = f"{owner.kind} {owner.name}" if owner is not None else "its owner"
-    return Waiting(
+    return WaitMessage(
         Reason.REPLANNED,
         f"Not placed within {show_age(waited_s)} of its release: deleted for {maker} to make another, which is "
         f"planned anew",
@@ -140,11 +140,11 @@ def renewed(pod: Pod, waited_s: float) -> Waiting:
     )
 
 
-def still_unplaced(pod: Pod, waited_s: float) -> Waiting:
+def still_unplaced(pod: Pod, waited_s: float) -> WaitMessage:
     """A released pod that was not placed in time and that nobody would make again."""
     owner = pod.metadata.controller
     maker = f"{owner.kind} {owner.name}" if owner is not None else "nobody"
-    return Waiting(
+    return WaitMessage(
         Reason.REPLANNED,
         f"Not placed within {show_age(waited_s)} of its release. It belongs to {maker}, so it is not deleted; it waits "
         f"inside its isochrone set for room. Recreate it to have it planned anew",
@@ -162,7 +162,7 @@ def _unit(resource: str) -> str:
     return {GPU: "GPUs", CPU: "CPU", MEMORY: "of memory"}.get(resource, resource)
 
 
-def replaced_first(fill: Sequence[Pod], running: Iterable[Pod], reason: Reason) -> Waiting:
+def replaced_first(fill: Sequence[Pod], running: Iterable[Pod], reason: Reason) -> WaitMessage:
     """Older pods make up the minimum and find no room, which newer ones in their place would find."""
     ran = {o.uid for p in running if (o := p.metadata.controller) is not None}
     owners = {o.uid: o.name for p in fill if (o := p.metadata.controller) is not None}
@@ -179,12 +179,12 @@ def replaced_first(fill: Sequence[Pod], running: Iterable[Pod], reason: Reason) 
         f"there is no room; with pods of the new template instead there is. The Deployment does not remove old ones "
         f"before the new ones run: {advice}"
     )
-    return Waiting(reason, text, f"rollout/{','.join(sorted(owners))}/{len(fill)}")
+    return WaitMessage(reason, text, f"rollout/{','.join(sorted(owners))}/{len(fill)}")
 
 
-def left_to_its_owner() -> Waiting:
+def left_to_its_owner() -> WaitMessage:
     """A held pod of an older template without which the gang has its minimum."""
-    return Waiting(
+    return WaitMessage(
         Reason.WAITING_FOR_GANG,
         "Its pod template was replaced, and the gang does not need it for its minimum: it stays gated until its "
         "Deployment removes it",

@@ -10,14 +10,14 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from admission.templates.pod_templates import Filled, PodTemplate, Raw, count, filled, mapping, sequence, words
+from admission.templates.pod_templates import Filled, Raw, TemplateOfWorkload, count, filled, mapping, sequence, tokens
 from topology.labels import GROUP_NAME, TASK_SPEC, VOLCANO_SCHEDULER
 
 _LWS: Final = "leaderworkerset.sigs.k8s.io/"
 _NOT_IN_A_LABEL: Final = re.compile(r"[^A-Za-z0-9_.]+")
 
 
-def leader_worker_set(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+def leader_worker_set(document: Raw, namespace: str) -> Iterator[TemplateOfWorkload]:
     """kubernetes-sigs/lws api/leaderworkerset/v1."""
     name = _name(document)
     yield from _lws(document, namespace, name, name, mapping(document.get("spec")), {})
@@ -25,7 +25,7 @@ def leader_worker_set(document: Raw, namespace: str) -> Iterator[PodTemplate]:
 
 def _lws(
     document: Raw, namespace: str, name: str, lws: str, spec: Raw, labels: dict[str, str], prefix: str = ""
-) -> Iterator[PodTemplate]:
+) -> Iterator[TemplateOfWorkload]:
     group = mapping(spec.get("leaderWorkerTemplate"))
     size = count(group.get("size"))
     worker = group.get("workerTemplate")
@@ -36,10 +36,10 @@ def _lws(
         pod_name = f"{lws}-0" if index == "0" else f"{lws}-0-{index}"
         raw = filled(template, Filled(more, {_LWS + "size": str(size)}, name=pod_name))
         replicas = count(spec.get("replicas")) * (1 if index == "0" else size - 1)
-        yield PodTemplate(str(document.get("kind")), namespace, name, prefix + part, raw, replicas)
+        yield TemplateOfWorkload(str(document.get("kind")), namespace, name, prefix + part, raw, replicas)
 
 
-def disaggregated_set(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+def disaggregated_set(document: Raw, namespace: str) -> Iterator[TemplateOfWorkload]:
     """kubernetes-sigs/lws api/disaggregatedset/v1: one LWS a role and slice."""
     name, spec = _name(document), mapping(document.get("spec"))
     slices = count(spec.get("slices"))
@@ -56,7 +56,7 @@ def _slice(name: str, role: str) -> dict[str, str]:
     return {"name": name, "role": role, "slice": "0"}
 
 
-def model_serving(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+def model_serving(document: Raw, namespace: str) -> Iterator[TemplateOfWorkload]:
     """volcano-sh/kthena pkg/model-serving-controller: one PodGroup a serving group, if it has a gang or topology policy
     and Volcano schedules it (podgroupmanager/manager.go, shouldCreatePodGroup; Volcano is the default of the CRD)."""
     name, spec = _name(document), mapping(document.get("spec"))
@@ -83,10 +83,10 @@ def model_serving(document: Raw, namespace: str) -> Iterator[PodTemplate]:
             with_ = Filled(own, carrier, name=name_, scheduler=scheduler, variables=pods)
             shown = f"{word}/{part}"
             raw = filled(template, with_)
-            yield PodTemplate(str(document.get("kind")), namespace, name, shown, raw, replicas, notes)
+            yield TemplateOfWorkload(str(document.get("kind")), namespace, name, shown, raw, replicas, notes)
 
 
-def dynamo_graph(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+def dynamo_graph(document: Raw, namespace: str) -> Iterator[TemplateOfWorkload]:
     """ai-dynamo/dynamo deploy/operator/internal/dynamo: v1alpha1 has services by name, v1beta1 a list of components."""
     name, spec = _name(document), mapping(document.get("spec"))
     services = [{"name": key, **mapping(value)} for key, value in mapping(spec.get("services")).items()]
@@ -101,10 +101,10 @@ def dynamo_graph(document: Raw, namespace: str) -> Iterator[PodTemplate]:
         )
         raw = filled(part.get("podTemplate") or _dynamo_alpha(part), with_)
         kind = str(document.get("kind"))
-        yield PodTemplate(kind, namespace, name, component, raw, count(part.get("replicas")))
+        yield TemplateOfWorkload(kind, namespace, name, component, raw, count(part.get("replicas")))
 
 
-def dynamo_component(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+def dynamo_component(document: Raw, namespace: str) -> Iterator[TemplateOfWorkload]:
     """One component of a Dynamo graph by itself; the graph's name is a label of the object."""
     meta, spec = mapping(document.get("metadata")), mapping(document.get("spec"))
     graph = mapping(meta.get("labels")).get("nvidia.com/dynamo-graph-deployment-name")
@@ -115,10 +115,10 @@ def dynamo_component(document: Raw, namespace: str) -> Iterator[PodTemplate]:
         "spec": {"components": [part]},
     }
     for each in dynamo_graph(whole, namespace):
-        yield PodTemplate(each.kind, namespace, str(meta.get("name", "")), "", each.raw, each.replicas)
+        yield TemplateOfWorkload(each.kind, namespace, str(meta.get("name", "")), "", each.raw, each.replicas)
 
 
-def model_booster(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+def model_booster(document: Raw, namespace: str) -> Iterator[TemplateOfWorkload]:
     """volcano-sh/kthena: a ModelBooster makes a ModelServing for each backend, with a role for each kind of worker."""
     name, spec = _name(document), mapping(document.get("spec"))
     backends = sequence(spec.get("backends")) or [mapping(spec.get("backend"))]
@@ -136,7 +136,7 @@ def model_booster(document: Raw, namespace: str) -> Iterator[PodTemplate]:
         for each in model_serving(made, namespace):
             shown = f"{backend.get('name', '')}/{each.template.partition('/')[0]}"
             note = ("read as the ModelServing that its operator makes",)
-            yield PodTemplate(each.kind, namespace, name, shown, each.raw, each.replicas, note)
+            yield TemplateOfWorkload(each.kind, namespace, name, shown, each.raw, each.replicas, note)
 
 
 def _dynamo_alpha(part: Raw) -> Raw:
@@ -161,7 +161,7 @@ def _dynamo_alpha(part: Raw) -> Raw:
     return {"metadata": own, "spec": {**extra, "containers": [main, *sequence(extra.get("containers"))]}}
 
 
-def pod_clique_set(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+def pod_clique_set(document: Raw, namespace: str) -> Iterator[TemplateOfWorkload]:
     """ai-dynamo/grove operator/api/common: cliques of a scaling group have its name in theirs, all are in a PodGang."""
     name, spec = _name(document), mapping(document.get("spec"))
     replicas = count(spec.get("replicas"))
@@ -170,7 +170,7 @@ def pod_clique_set(document: Raw, namespace: str) -> Iterator[PodTemplate]:
     scaled = {
         str(clique): str(group.get("name", ""))
         for group in sequence(template.get("podCliqueScalingGroups"))
-        for clique in words(group.get("cliqueNames"))
+        for clique in tokens(group.get("cliqueNames"))
     }
     for clique in sequence(template.get("cliques")):
         word, inner = str(clique.get("name", "")), mapping(clique.get("spec"))
@@ -183,13 +183,15 @@ def pod_clique_set(document: Raw, namespace: str) -> Iterator[PodTemplate]:
             labels["grove.io/podcliquescalinggroup-replica-index"] = "0"
         own = {"labels": {**mapping(clique.get("labels")), **labels}}
         raw = filled({"metadata": own, "spec": inner.get("podSpec")}, Filled(generate_name=f"{base}-{word}-"))
-        told = notes
+        reported = notes
         if role and role not in word:
-            told = (*notes, f"roleName {role} is not on the pods: the clique's name {word} is what counts")
-        yield PodTemplate(str(document.get("kind")), namespace, name, word, raw, count(inner.get("replicas")), told)
+            reported = (*notes, f"roleName {role} is not on the pods: the clique's name {word} is what counts")
+        yield TemplateOfWorkload(
+            str(document.get("kind")), namespace, name, word, raw, count(inner.get("replicas")), reported
+        )
 
 
-def storm_service(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+def storm_service(document: Raw, namespace: str) -> Iterator[TemplateOfWorkload]:
     """vllm-project/aibrix pkg/controller: a StormService makes role sets, a role set makes pods."""
     name, spec = _name(document), mapping(document.get("spec"))
     alone = document.get("kind") == "RoleSet"
@@ -206,10 +208,10 @@ def storm_service(document: Raw, namespace: str) -> Iterator[PodTemplate]:
         with_ = Filled({**labels, "role-name": word}, generate_name=f"{name}-{word}-", variables=variables)
         raw = filled(role.get("template"), with_)
         replicas = count(role.get("replicas")) * sets * size
-        yield PodTemplate(str(document.get("kind")), namespace, name, word, raw, replicas, notes)
+        yield TemplateOfWorkload(str(document.get("kind")), namespace, name, word, raw, replicas, notes)
 
 
-def llm_inference_service(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+def llm_inference_service(document: Raw, namespace: str) -> Iterator[TemplateOfWorkload]:
     """kserve/kserve pkg/controller/v1alpha1/llmisvc: the main workload decodes once there is a prefill workload."""
     name, spec = _name(document), mapping(document.get("spec"))
     prefill = mapping(spec.get("prefill"))
@@ -226,21 +228,23 @@ def llm_inference_service(document: Raw, namespace: str) -> Iterator[PodTemplate
             with_ = Filled(labels, generate_name=f"{name}-kserve-{word}-")
             raw = filled({"spec": _with_model(mapping(part.get(key)), spec)}, with_)
             shown = word if key == "template" else f"{word}/worker"
-            yield PodTemplate(str(document.get("kind")), namespace, name, shown, raw, count(part.get("replicas")))
+            yield TemplateOfWorkload(
+                str(document.get("kind")), namespace, name, shown, raw, count(part.get("replicas"))
+            )
 
 
 def _with_model(pod_spec: Raw, spec: Raw) -> Raw:
     """The main container as the operator's own templates start it: vLLM with the model that the service names."""
     model = mapping(spec.get("model"))
-    said = str(model.get("name") or model.get("uri") or "")
+    named = str(model.get("name") or model.get("uri") or "")
     containers = sequence(pod_spec.get("containers")) or [{"name": "main"}]
     main = dict(containers[0])
-    if not main.get("command") and not main.get("args") and said:
-        main |= {"image": main.get("image", "vllm-openai"), "args": ["--served-model-name", said]}
+    if not main.get("command") and not main.get("args") and named:
+        main |= {"image": main.get("image", "vllm-openai"), "args": ["--served-model-name", named]}
     return {**pod_spec, "containers": [main, *containers[1:]]}
 
 
-def inference_service(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+def inference_service(document: Raw, namespace: str) -> Iterator[TemplateOfWorkload]:
     """kserve/kserve v1beta1: one predictor, which serves both phases unless its arguments say otherwise."""
     name = _name(document)
     predictor = mapping(mapping(document.get("spec")).get("predictor"))
@@ -250,10 +254,10 @@ def inference_service(document: Raw, namespace: str) -> Iterator[PodTemplate]:
     containers = sequence(predictor.get("containers")) or [{"name": "kserve-container", **model}]
     labels = {"serving.kserve.io/inferenceservice": name, "component": "predictor"}
     raw = filled({"spec": {**predictor, "containers": containers}}, Filled(labels, generate_name=f"{name}-predictor-"))
-    yield PodTemplate(str(document.get("kind")), namespace, name, "", raw, count(predictor.get("minReplicas")))
+    yield TemplateOfWorkload(str(document.get("kind")), namespace, name, "", raw, count(predictor.get("minReplicas")))
 
 
-def ome_service(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+def ome_service(document: Raw, namespace: str) -> Iterator[TemplateOfWorkload]:
     """sgl-project/ome pkg/constants: with a decoder beside it, the engine prefills; their arguments tell."""
     name, spec = _name(document), mapping(document.get("spec"))
     for word in ("engine", "decoder", "router"):
@@ -270,10 +274,10 @@ def ome_service(document: Raw, namespace: str) -> Iterator[PodTemplate]:
             labels = {"ome.io/inferenceservice": name, "component": word}
             raw = filled({"spec": pod_spec}, Filled(labels, generate_name=f"{name}-{word}-"))
             replicas = count(part.get("minReplicas"))
-            yield PodTemplate(str(document.get("kind")), namespace, name, word + copy, raw, replicas)
+            yield TemplateOfWorkload(str(document.get("kind")), namespace, name, word + copy, raw, replicas)
 
 
-def llm_d_model_service(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+def llm_d_model_service(document: Raw, namespace: str) -> Iterator[TemplateOfWorkload]:
     """llm-d/llm-d-model-service internal/controller: a Deployment a role; its base configuration is not read."""
     name, spec = _name(document), mapping(document.get("spec"))
     model = str(mapping(spec.get("routing")).get("modelName") or name)
@@ -282,10 +286,10 @@ def llm_d_model_service(document: Raw, namespace: str) -> Iterator[PodTemplate]:
         if part:
             labels = {"llm-d.ai/model": _NOT_IN_A_LABEL.sub("-", model).strip("-"), "llm-d.ai/role": word}
             raw = filled({"spec": part}, Filled(labels, generate_name=f"{name}-{word}-"))
-            yield PodTemplate(str(document.get("kind")), namespace, name, word, raw, count(part.get("replicas")))
+            yield TemplateOfWorkload(str(document.get("kind")), namespace, name, word, raw, count(part.get("replicas")))
 
 
-def ray(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+def ray(document: Raw, namespace: str) -> Iterator[TemplateOfWorkload]:
     """ray-project/kuberay: head and worker groups; a RayService, a RayJob and AIBrix's fleet have a cluster inside."""
     name, spec = _name(document), mapping(document.get("spec"))
     cluster = mapping(spec.get("rayClusterConfig")) or mapping(spec.get("rayClusterSpec"))
@@ -295,10 +299,10 @@ def ray(document: Raw, namespace: str) -> Iterator[PodTemplate]:
         word = str(group.get("groupName", ""))
         labels = {"ray.io/group": word, "ray.io/originated-from-cr-name": name}
         raw = filled(group.get("template"), Filled(labels, generate_name=f"{name}-{word}-"))
-        yield PodTemplate(str(document.get("kind")), namespace, name, word, raw, count(group.get("replicas")))
+        yield TemplateOfWorkload(str(document.get("kind")), namespace, name, word, raw, count(group.get("replicas")))
 
 
-def volcano_job(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+def volcano_job(document: Raw, namespace: str) -> Iterator[TemplateOfWorkload]:
     """volcano-sh/volcano pkg/controllers/job: a PodGroup for the whole job, named after it and its uid."""
     name, spec = _name(document), mapping(document.get("spec"))
     for task in sequence(spec.get("tasks")):
@@ -307,19 +311,21 @@ def volcano_job(document: Raw, namespace: str) -> Iterator[PodTemplate]:
         carrier = {TASK_SPEC: word, GROUP_NAME: name}
         raw = filled(task.get("template"), Filled({}, carrier, name=f"{name}-{word}-0", scheduler=scheduler))
         note = ("Volcano appends the job's uid to the PodGroup's name",)
-        yield PodTemplate(str(document.get("kind")), namespace, name, word, raw, count(task.get("replicas")), note)
+        yield TemplateOfWorkload(
+            str(document.get("kind")), namespace, name, word, raw, count(task.get("replicas")), note
+        )
 
 
 def _name(document: Raw) -> str:
     return str(mapping(document.get("metadata")).get("name", ""))
 
 
-def _noted(template: PodTemplate, notes: tuple[str, ...]) -> PodTemplate:
+def _noted(template: TemplateOfWorkload, notes: tuple[str, ...]) -> TemplateOfWorkload:
     parts = (template.kind, template.namespace, template.name, template.template, template.raw, template.replicas)
-    return PodTemplate(*parts, (*template.notes, *notes))
+    return TemplateOfWorkload(*parts, (*template.notes, *notes))
 
 
-Reader = Callable[[Raw, str], Iterator[PodTemplate]]
+Reader = Callable[[Raw, str], Iterator[TemplateOfWorkload]]
 KINDS: Final[dict[tuple[str, str], Reader]] = {
     ("leaderworkerset.x-k8s.io", "LeaderWorkerSet"): leader_worker_set,
     ("disaggregatedset.x-k8s.io", "DisaggregatedSet"): disaggregated_set,

@@ -27,7 +27,7 @@ _KIND_GROUPS: Final = {"Job": ("batch",)}  # Volcano has a Job too
 
 
 @dataclass(frozen=True, slots=True)
-class PodTemplate:
+class TemplateOfWorkload:
     """One template of one object, filled as its controller would. `template` tells several of one object apart."""
 
     kind: str
@@ -84,32 +84,34 @@ def filled(template: Any, with_: Filled) -> Raw:
     return {"metadata": metadata, "spec": spec}
 
 
-def of_workload(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+def of_workload(document: Raw, namespace: str) -> Iterator[TemplateOfWorkload]:
     """The templates of Kubernetes' own kinds; nothing for others."""
     kind, meta = str(document.get("kind", "")), mapping(document.get("metadata"))
     name = str(meta.get("name") or meta.get("generateName") or "")
     spec = mapping(document.get("spec"))
     if kind == "Pod":
-        yield PodTemplate(kind, namespace, name, "", {"metadata": dict(meta), "spec": dict(spec)}, 1)
+        yield TemplateOfWorkload(kind, namespace, name, "", {"metadata": dict(meta), "spec": dict(spec)}, 1)
     elif kind == "PodTemplate":
-        yield PodTemplate(kind, namespace, name, "", filled(document.get("template"), Filled(generate_name=f"{name}-")))
+        yield TemplateOfWorkload(
+            kind, namespace, name, "", filled(document.get("template"), Filled(generate_name=f"{name}-"))
+        )
     elif kind == "CronJob":
         template = mapping(mapping(spec.get("jobTemplate")).get("spec")).get("template")
-        yield PodTemplate(kind, namespace, name, "", filled(template, Filled(generate_name=f"{name}-")))
+        yield TemplateOfWorkload(kind, namespace, name, "", filled(template, Filled(generate_name=f"{name}-")))
     elif kind in _TEMPLATED and "template" in spec:
         with_ = Filled(name=f"{name}-0") if kind in _ORDINALS else Filled(generate_name=f"{name}-")
         replicas = count(spec.get("replicas")) if kind != "DaemonSet" else None
-        yield PodTemplate(kind, namespace, name, "", filled(spec["template"], with_), replicas)
+        yield TemplateOfWorkload(kind, namespace, name, "", filled(spec["template"], with_), replicas)
 
 
-def anywhere(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+def anywhere(document: Raw, namespace: str) -> Iterator[TemplateOfWorkload]:
     """Whatever looks like a pod template in an object of an unknown kind; its controller's labels are not known."""
     kind, meta = str(document.get("kind", "")), mapping(document.get("metadata"))
     name = str(meta.get("name", ""))
     note = f"{kind} is not a kind that is known here: read without the labels that its controller adds"
     for path, template in _search(document.get("spec"), "spec", 0):
         raw = filled(template, Filled(generate_name=f"{name}-"))
-        yield PodTemplate(kind, namespace, name, path, raw, None, (note,))
+        yield TemplateOfWorkload(kind, namespace, name, path, raw, None, (note,))
 
 
 def _search(value: Any, path: str, depth: int) -> Iterator[tuple[str, Raw]]:
@@ -145,7 +147,7 @@ def sequence(value: Any) -> list[Raw]:
     return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
 
 
-def words(value: Any) -> list[str]:
+def tokens(value: Any) -> list[str]:
     """The plain values in a list, as text."""
     return [str(each) for each in value if not isinstance(each, dict | list)] if isinstance(value, list) else []
 

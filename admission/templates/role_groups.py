@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Final
 
-from admission.templates.pod_templates import Filled, PodTemplate, Raw, count, filled, mapping, sequence, words
+from admission.templates.pod_templates import Filled, Raw, TemplateOfWorkload, count, filled, mapping, sequence, tokens
 from topology.labels import GROUP_NAME, VOLCANO_SCHEDULER
 
 _RBG: Final = "rbg.workloads.x-k8s.io/"
@@ -18,7 +18,7 @@ _RELEASE: Final = "release"
 _MAX_DEPTH: Final = 32
 
 
-def role_based_group(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+def role_based_group(document: Raw, namespace: str) -> Iterator[TemplateOfWorkload]:
     """One workload a role; gang scheduling, where the annotation asks for it, is one PodGroup for the group."""
     meta, spec = mapping(document.get("metadata")), mapping(document.get("spec"))
     name, kind = str(meta.get("name", "")), str(document.get("kind"))
@@ -40,7 +40,7 @@ def role_based_group(document: Raw, namespace: str) -> Iterator[PodTemplate]:
                 variables = {"RBG_LWP_GROUP_SIZE": str(size)}
             raw = filled(template, Filled(own, carrier, name=f"{name}-{word}-0", variables=variables))
             shown = f"{word}/{part}" if part else word
-            yield PodTemplate(kind, namespace, name, shown, raw, count(role.get("replicas")) * copies)
+            yield TemplateOfWorkload(kind, namespace, name, shown, raw, count(role.get("replicas")) * copies)
 
 
 def _role_parts(role: Raw, shared: dict[str, Raw]) -> Iterator[tuple[str, Raw, int]]:
@@ -110,7 +110,7 @@ def is_production_stack(document: Raw) -> bool:
     return "kind" not in document and isinstance(mapping(document.get("servingEngineSpec")).get("modelSpec"), list)
 
 
-def production_stack(document: Raw, namespace: str) -> Iterator[PodTemplate]:
+def production_stack(document: Raw, namespace: str) -> Iterator[TemplateOfWorkload]:
     """The Deployments that the chart would render for a release called `release`."""
     note = (f"Helm values, read as the chart would render them for a release called {_RELEASE}",)
     for model in sequence(mapping(document.get("servingEngineSpec")).get("modelSpec")):
@@ -120,7 +120,7 @@ def production_stack(document: Raw, namespace: str) -> Iterator[PodTemplate]:
         if cache.get("enabled"):
             role = str(cache.get("kvRole") or "kv_both")
             args += ["--kv-transfer-config", json.dumps({"kv_connector": "LMCacheConnectorV1", "kv_role": role})]
-        args += words(mapping(model.get("vllmConfig")).get("extraArgs"))
+        args += tokens(mapping(model.get("vllmConfig")).get("extraArgs"))
         env = list(sequence(model.get("env")))
         if cache.get("enablePD") and cache.get("nixlRole"):
             env.append({"name": "LMCACHE_NIXL_ROLE", "value": cache["nixlRole"]})
@@ -135,11 +135,11 @@ def production_stack(document: Raw, namespace: str) -> Iterator[PodTemplate]:
             engine["resources"] = {"limits": {"nvidia.com/gpu": model["requestGPU"]}}
         labels = {"model": str(model.get("name")), "helm-release-name": _RELEASE}
         raw = filled({"spec": {"containers": [engine]}}, Filled(labels, generate_name=f"{name}-"))
-        yield PodTemplate("Deployment", namespace, name, "", raw, count(model.get("replicaCount")), note)
+        yield TemplateOfWorkload("Deployment", namespace, name, "", raw, count(model.get("replicaCount")), note)
     router = mapping(document.get("routerSpec"))
     if router and router.get("enableRouter", True):
         name = f"{_RELEASE}-deployment-router"
-        args = ["--routing-logic", str(router.get("routingLogic", "")), *words(router.get("extraArgs"))]
+        args = ["--routing-logic", str(router.get("routingLogic", "")), *tokens(router.get("extraArgs"))]
         container = {"name": "router-container", "image": str(router.get("repository", "")), "args": args}
         raw = filled({"spec": {"containers": [container]}}, Filled(generate_name=f"{name}-"))
-        yield PodTemplate("Deployment", namespace, name, "", raw, count(router.get("replicaCount")), note)
+        yield TemplateOfWorkload("Deployment", namespace, name, "", raw, count(router.get("replicaCount")), note)

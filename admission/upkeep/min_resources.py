@@ -16,29 +16,29 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from admission.release.pod_group import is_ours, marked_ours
-from admission.release.pod_writer import Gatekeeper
+from admission.release.pod_writer import PodWriter
 from topology.cluster.state import ClusterState, GangKey
 from topology.labels import GANG
 from topology.objects import PodGroup
 
 log = logging.getLogger(__name__)
 
-LOOK_S: Final = 15.0
+CHECK_S: Final = 15.0
 """A group is completed at the second look that finds its gang running. Nobody waits for it."""
 
 
-class Completion:
+class MinResourcesWriter:
     """One loop over our PodGroups; `needs` says what the minimum of a gang that runs needs, as quantities by name."""
 
     def __init__(
         self,
         state: ClusterState,
-        gatekeeper: Gatekeeper,
+        pod_writer: PodWriter,
         pod_groups: Mapping[str, PodGroup],
         needs: Callable[[GangKey], Mapping[str, str]],
         busy: Callable[[], bool],
     ) -> None:
-        self._state, self._gatekeeper, self._pod_groups = state, gatekeeper, pod_groups
+        self._state, self._pod_writer, self._pod_groups = state, pod_writer, pod_groups
         self._needs, self._busy = needs, busy
         self._seen: set[str] = set()  # uids of PodGroups
         self.completed = 0
@@ -46,13 +46,13 @@ class Completion:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
-            await asyncio.sleep(LOOK_S)
+            await asyncio.sleep(CHECK_S)
             try:
-                await self.look()
+                await self.read()
             except Exception:
                 log.exception("PodGroups could not be completed")
 
-    async def look(self) -> None:
+    async def read(self) -> None:
         """One look; what is due while gangs are let go waits for the next."""
         running = {g.metadata.uid: g for g in self._pod_groups.values() if self._runs(g)}
         due = [group for uid, group in running.items() if uid in self._seen]
@@ -61,7 +61,7 @@ class Completion:
             if self._busy():
                 return
             needs = self._needs((group.metadata.namespace, group.metadata.label(GANG)))
-            self.completed += await self._gatekeeper.complete_pod_group(group, needs)
+            self.completed += await self._pod_writer.complete_pod_group(group, needs)
 
     def _runs(self, group: PodGroup) -> bool:
         """Ours, without the number, and every pod of the gang has a node."""

@@ -12,7 +12,7 @@ import logging
 from collections.abc import Mapping
 
 from admission.release.pod_group import marked_ours
-from admission.release.pod_writer import Gatekeeper
+from admission.release.pod_writer import PodWriter
 from topology.clock import monotonic_s
 from topology.cluster.state import ClusterState
 from topology.labels import GANG, GROUP_NAME
@@ -24,17 +24,17 @@ EMPTY_S = 30.0
 """A group stands empty this long before it goes: a rollout or a restart leaves a gang without pods for seconds."""
 
 
-class Retirement:
+class PodGroupCollector:
     """One loop over our PodGroups; `pods` and `pod_groups` are what the watches keep."""
 
     def __init__(
         self,
         state: ClusterState,
-        gatekeeper: Gatekeeper,
+        pod_writer: PodWriter,
         pods: Mapping[str, Pod],
         pod_groups: Mapping[str, PodGroup],
     ) -> None:
-        self._state, self._gatekeeper, self._pods, self._pod_groups = state, gatekeeper, pods, pod_groups
+        self._state, self._pod_writer, self._pods, self._pod_groups = state, pod_writer, pods, pod_groups
         self._empty_since_s: dict[str, float] = {}  # PodGroup uid
         self.retired = 0
 
@@ -43,11 +43,11 @@ class Retirement:
         while True:
             await asyncio.sleep(EMPTY_S / 6)
             try:
-                await self._look(monotonic_s())
+                await self._read(monotonic_s())
             except Exception:
                 log.exception("PodGroups could not be looked at")
 
-    async def _look(self, now_s: float) -> None:
+    async def _read(self, now_s: float) -> None:
         empty = {g.metadata.uid: g for g in self._pod_groups.values() if self._is_empty(g)}
         self._empty_since_s = {uid: self._empty_since_s.get(uid, now_s) for uid in empty}
         due = [g for uid, g in empty.items() if now_s - self._empty_since_s[uid] >= EMPTY_S]
@@ -56,7 +56,7 @@ class Retirement:
         named = {(p.metadata.namespace, p.metadata.annotation(GROUP_NAME)) for p in self._pods.values()}
         for group in due:
             if (group.metadata.namespace, group.metadata.name) not in named:
-                self.retired += await self._gatekeeper.remove_pod_group(group)
+                self.retired += await self._pod_writer.remove_pod_group(group)
 
     def _is_empty(self, group: PodGroup) -> bool:
         gang = (group.metadata.namespace, group.metadata.label(GANG))

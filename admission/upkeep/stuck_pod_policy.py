@@ -28,16 +28,16 @@ class Step(Enum):
     WAIT = "nothing yet"
     CLEAR = "its nominated node cannot take it: take the nomination back"
     RENEW = "delete it, its owner makes another"
-    TELL = "say that it waits, and take the nomination back: nobody would make another"
+    REPORT = "say that it waits, and take the nomination back: nobody would make another"
 
 
 @dataclass(slots=True)
 class _Waits:
     since_s: float
-    told: bool = False
+    reported: bool = False
 
 
-class Unplaced:
+class StuckPodPolicy:
     """Pods that were let go and are not placed, and how patient we are with each gang. Times are monotonic seconds."""
 
     def __init__(self, replan_after_s: float) -> None:
@@ -60,7 +60,7 @@ class Unplaced:
             del self._renewals[gang]
 
     def step(self, gang: GangKey, pod: Pod, now_s: float, *, fits_nomination: bool) -> Step:
-        """What comes next for a pod that is released and not placed. `TELL` comes once per pod."""
+        """What comes next for a pod that is released and not placed. `REPORT` comes once per pod."""
         waits = self._waits.setdefault(pod.metadata.uid, _Waits(now_s))
         nominated = pod.status.nominated_node_name
         if not self._replan_after_s or now_s - waits.since_s < self.patience_s(gang):
@@ -69,10 +69,10 @@ class Unplaced:
         remade = owner is not None and owner.kind in REMAKERS and not pod.metadata.label(LWS_NAME)
         if remade and pod.status.phase in ("", "Pending"):
             return Step.RENEW
-        if waits.told:
+        if waits.reported:
             return Step.WAIT
-        waits.told = True
-        return Step.TELL
+        waits.reported = True
+        return Step.REPORT
 
     def renewed(self, gang: GangKey) -> None:
         """Pods of this gang are made anew; next time we are more patient. Called once per round."""

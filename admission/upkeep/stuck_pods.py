@@ -14,9 +14,9 @@ from typing import Protocol
 import numpy as np
 
 from admission.gangs.gang_view import GangView, view_of
-from admission.release.pod_writer import Gatekeeper
-from admission.report.wait_messages import Waiting, nomination_withdrawn, renewed, still_unplaced
-from admission.upkeep.stuck_pod_policy import Step, Unplaced
+from admission.release.pod_writer import PodWriter
+from admission.report.wait_messages import WaitMessage, nomination_withdrawn, renewed, still_unplaced
+from admission.upkeep.stuck_pod_policy import Step, StuckPodPolicy
 from topology.clock import monotonic_s
 from topology.cluster.snapshot import Snapshot
 from topology.cluster.state import ClusterState, GangKey
@@ -30,26 +30,26 @@ _PAUSES_PER_PATIENCE = 12
 _LONGEST_PAUSE_S = 5.0
 
 
-class Voice(Protocol):
+class RecoveryReporter(Protocol):
     """Who tells people."""
 
-    def waiting(self, pod: Pod, told: Waiting) -> None: ...
-    def removed(self, pod: Pod, told: Waiting) -> None: ...
+    def waiting(self, pod: Pod, reported: WaitMessage) -> None: ...
+    def removed(self, pod: Pod, reported: WaitMessage) -> None: ...
 
 
-class Renewal:
+class StuckPodRecovery:
     """One loop; `replan_after_s` 0 leaves pods alone but for stale nominations."""
 
     def __init__(
         self,
         state: ClusterState,
-        gatekeeper: Gatekeeper,
-        voice: Voice,
+        pod_writer: PodWriter,
+        reporter: RecoveryReporter,
         snapshot: Callable[[], Snapshot | None],
         replan_after_s: float,
     ) -> None:
-        self._state, self._gatekeeper, self._voice, self._snapshot = state, gatekeeper, voice, snapshot
-        self._unplaced = Unplaced(replan_after_s)
+        self._state, self._pod_writer, self._reporter, self._snapshot = state, pod_writer, reporter, snapshot
+        self._unplaced = StuckPodPolicy(replan_after_s)
         self._pause_s = min(replan_after_s / _PAUSES_PER_PATIENCE or _LONGEST_PAUSE_S, _LONGEST_PAUSE_S)
         self.renewed = 0
 
@@ -58,11 +58,11 @@ class Renewal:
         while True:
             await asyncio.sleep(self._pause_s)
             try:
-                await self._look()
+                await self._read()
             except Exception:
                 log.exception("released pods could not be looked at")
 
-    async def _look(self) -> None:
+    async def _read(self) -> None:
         snapshot = self._snapshot()
         if snapshot is None:
             return
@@ -70,22 +70,22 @@ class Renewal:
         self._unplaced.keep({pod.metadata.uid for view in views for pod in view.released})
         self._unplaced.calm(self._runs)
         for view in views:
-            await self._look_at(view, snapshot)
+            await self._check(view, snapshot)
             await asyncio.sleep(0)
 
-    async def _look_at(self, view: GangView, snapshot: Snapshot) -> None:
+    async def _check(self, view: GangView, snapshot: Snapshot) -> None:
         now, again = monotonic_s(), False
         for pod in view.released:
             step = self._unplaced.step(view.key, pod, now, fits_nomination=fits_nomination(pod, snapshot))
             waited_s = self._unplaced.waited_s(pod, now)
-            if step in (Step.CLEAR, Step.TELL) and pod.status.nominated_node_name:
-                await self._gatekeeper.withdraw(pod)
+            if step in (Step.CLEAR, Step.REPORT) and pod.status.nominated_node_name:
+                await self._pod_writer.withdraw(pod)
             if step is Step.CLEAR:
-                self._voice.waiting(pod, nomination_withdrawn(pod))
-            elif step is Step.TELL:
-                self._voice.waiting(pod, still_unplaced(pod, waited_s))
-            elif step is Step.RENEW and await self._gatekeeper.remove(pod):
-                self._voice.removed(pod, renewed(pod, waited_s))
+                self._reporter.waiting(pod, nomination_withdrawn(pod))
+            elif step is Step.REPORT:
+                self._reporter.waiting(pod, still_unplaced(pod, waited_s))
+            elif step is Step.RENEW and await self._pod_writer.remove(pod):
+                self._reporter.removed(pod, renewed(pod, waited_s))
                 self.renewed += 1
                 again = True
         if again:

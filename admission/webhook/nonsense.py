@@ -49,7 +49,7 @@ def nonsense(pod: Pod) -> tuple[BadInput, ...]:
     given, notes = pod.metadata.labels or {}, pod.metadata.annotations or {}
     if not any(key.startswith(labels.PREFIX) for key in (*given, *notes)):
         return ()
-    _, wrong = read_settings(notes, asks=True)
+    _, wrong = read_settings(notes, requests=True)
     return (*wrong_labels(pod), *wrong, *above_role_size(pod))
 
 
@@ -73,7 +73,7 @@ def wrong_labels(pod: Pod) -> Iterator[BadInput]:
 
 def above_size(pod: Pod, size: int) -> Iterator[BadInput]:
     """The minimum of the pod's own phase above the number of pods of its role."""
-    settings, _ = read_settings(pod.metadata.annotations, asks=True)
+    settings, _ = read_settings(pod.metadata.annotations, requests=True)
     phase = pod.metadata.label(labels.PHASE)
     key, minimum = (
         (labels.MIN_PREFILL, settings.min_prefill)

@@ -133,8 +133,8 @@ class Webhook:
 
     def _notes(self) -> list[str]:
         renewal = self.serving.problem if self.serving.ready else ""
-        said = {"certificate renewal": renewal, "rule file": self.rules.problem}
-        return [f"[!] {what}: {problem}" for what, problem in said.items() if problem]
+        value = {"certificate renewal": renewal, "rule file": self.rules.problem}
+        return [f"[!] {what}: {problem}" for what, problem in value.items() if problem]
 
 
 async def serve(

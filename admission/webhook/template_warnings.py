@@ -14,7 +14,7 @@ from typing import Any, Final
 from admission.recognition.key_places import hints
 from admission.recognition.signals import Rules
 from admission.templates.operator_templates import leader_worker_set
-from admission.templates.pod_templates import PodTemplate, mapping, of_workload
+from admission.templates.pod_templates import TemplateOfWorkload, mapping, of_workload
 from admission.webhook.nonsense import nonsense
 from admission.webhook.pod_warnings import sentence
 from admission.webhook.tagging import Entry, labelled_by_person, tag
@@ -56,13 +56,13 @@ def template_warnings(owner: dict[str, Any], namespace: str, rules: Rules, refus
     return list(islice((f"{place}: {text}" for text, place in found.items()), _MAX_WARNINGS))
 
 
-def _place(template: PodTemplate, raw: Mapping[str, Any]) -> str:
+def _place(template: TemplateOfWorkload, raw: Mapping[str, Any]) -> str:
     """A LeaderWorkerSet without a leader's template makes its leaders of the workers' one."""
     own = f"{_LWS}.{template.template}Template"
     return own if own in raw else list(raw)[-1]
 
 
-def _warnings(template: PodTemplate, rules: Rules, refused: bool) -> Iterator[str]:
+def _warnings(template: TemplateOfWorkload, rules: Rules, refused: bool) -> Iterator[str]:
     try:
         pod = template.pod
     except BadInput:  # the API server has its own words for what is no pod

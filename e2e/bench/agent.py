@@ -65,11 +65,11 @@ def _kubelet() -> Kubelet:
     return made
 
 
-async def _collections(folder: Path, looks: int) -> list[Figure]:
+async def _collections(folder: Path, inspections: int) -> list[Figure]:
     async with serving(_kubelet(), folder / "k.sock"):
         done = await asyncio.to_thread(
             subprocess.run,
-            [sys.executable, "-c", LOOKS, str(folder), str(looks)],
+            [sys.executable, "-c", LOOKS, str(folder), str(inspections)],
             env=environment(build(), folder),
             cwd=ROOT,
             capture_output=True,
@@ -79,7 +79,7 @@ async def _collections(folder: Path, looks: int) -> list[Figure]:
         )
     rows = [tuple(map(float, line.split())) for line in done.stdout.splitlines()]
     wall, cpu = (sorted(row[column] for row in rows) for column in (0, 1))
-    source = f"{looks} collections, 8 GPUs with 18 links each, 8 NICs, {PODS} pods; the library answers at once"
+    source = f"{inspections} collections, 8 GPUs with 18 links each, 8 NICs, {PODS} pods; the library answers at once"
     return [
         Figure("collection p99 ms", _at(wall, 0.99), "ms", Goal("<=", 100.0), "100 ms for 8 GPUs", source),
         Figure("collection p50 ms", _at(wall, 0.5), "ms", source=source),

@@ -66,8 +66,8 @@ class Crowd:
             "feature.node.kubernetes.io/rdma.available": "true",
             **{f"feature.node.kubernetes.io/cpu-cpuid.F{i}": "true" for i in range(24)},
         }
-        room = {"cpu": "192", "ephemeral-storage": "7000Gi", "memory": "2063000Mi", "pods": "110"}
-        room["nvidia.com/gpu"] = str(GPUS)
+        capacity = {"cpu": "192", "ephemeral-storage": "7000Gi", "memory": "2063000Mi", "pods": "110"}
+        capacity["nvidia.com/gpu"] = str(GPUS)
         kinds = ("Ready", "MemoryPressure", "DiskPressure", "PIDPressure")
         return {
             "metadata": {
@@ -81,8 +81,8 @@ class Crowd:
             },
             "spec": {"podCIDR": "10.0.0.0/24", "providerID": f"aws:///r1/i-{index:017x}"},
             "status": {
-                "capacity": room,
-                "allocatable": room,
+                "capacity": capacity,
+                "allocatable": capacity,
                 "conditions": [
                     {
                         "type": kind,
@@ -136,12 +136,12 @@ class Crowd:
         if step != "Created":
             spec["nodeName"] = self.node_name(index)
         if step == "Running":
-            said = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
+            value = ("PodScheduled", "Initialized", "ContainersReady", "Ready")
             status |= {
                 "phase": "Running",
                 "podIP": "10.1.2.3",
                 "hostIP": "10.0.0.1",
-                "conditions": [{"type": kind, "status": "True", "lastTransitionTime": _TIME} for kind in said],
+                "conditions": [{"type": kind, "status": "True", "lastTransitionTime": _TIME} for kind in value],
                 "containerStatuses": [{"name": "engine", "ready": True, "imageID": "sha256:" + "0" * 64}],
             }
         return {

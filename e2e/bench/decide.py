@@ -18,7 +18,7 @@ from e2e.bench.crowd import GPUS, Crowd, encoded
 from e2e.bench.report import Figure, Goal
 from e2e.bench.sizes import number
 from e2e.stack.build import say
-from scheduler.extender.session import SessionLedger, Tried
+from scheduler.extender.session import SessionLedger, SessionPod
 from scheduler.extender.verbs import score
 from scheduler.extender.wire import Prioritize, Task
 from scheduler.model.policy import Policy
@@ -44,8 +44,8 @@ GOAL: Final = Goal("<=", 3)
 def measure() -> Iterator[list[Figure]]:
     """Wall and CPU time of so many calls."""
     calls = number("CALLS", CALLS)
-    for said, shared in (("", False), ("shared ", True)):
-        say(f"bench decide: {calls} {said}calls for {CANDIDATES} of {NODES} nodes")
+    for value, shared in (("", False), ("shared ", True)):
+        say(f"bench decide: {calls} {value}calls for {CANDIDATES} of {NODES} nodes")
         world = _World(random.Random(42), shared=shared)
         for _ in range(20):
             world.call()
@@ -53,7 +53,7 @@ def measure() -> Iterator[list[Figure]]:
         gc.freeze()
         walls, cpus = zip(*(world.call() for _ in range(calls)), strict=True)
         wall, cpu = (1e3 * np.array(times) for times in (walls, cpus))
-        name, took = f"1000 candidates {said}", float(np.percentile(wall, 99))
+        name, took = f"1000 candidates {value}", float(np.percentile(wall, 99))
         source = f"{calls} calls, the cluster changed before each; median {np.median(wall):.2f} ms"
         burnt = float(np.percentile(cpu, 99))
         yield [
@@ -86,14 +86,14 @@ class _World:
         asking = Pod(spec=PodSpec(containers=(Container(resources=asked),)))
         for i in range(IN_SESSION):
             group, node = f"new-{i // 4}", self.crowd.node_name(rng.randrange(NODES))
-            self.ledger.allocated(Tried(f"tried-{i}", f"tried-{i}", "team", group, PREFILL, node, 2, asking))
+            self.ledger.allocated(SessionPod(f"tried-{i}", f"tried-{i}", "team", group, PREFILL, node, 2, asking))
 
     def node(self, index: int) -> dict[str, Any]:
         """A node with whole GPUs, or with the same cards in the hands of Volcano's vGPU plugin."""
         node = self.crowd.node(index)
         if self.shared:
-            cards = (f"GPU-{index}-{i},10,81559,NVIDIA H100,true,hami-core" for i in range(GPUS))
-            node["metadata"]["annotations"][VOLCANO_REGISTER] = ":".join(cards) + ":"
+            devices = (f"GPU-{index}-{i},10,81559,NVIDIA H100,true,hami-core" for i in range(GPUS))
+            node["metadata"]["annotations"][VOLCANO_REGISTER] = ":".join(devices) + ":"
             del node["status"]["allocatable"]["nvidia.com/gpu"]
             node["status"]["allocatable"][VOLCANO_VGPU.count] = str(10 * GPUS)
         return node

@@ -28,10 +28,10 @@ def measure() -> Iterator[list[Figure]]:
     with crowded(nodes, pods) as controller:
         for _ in range(PARTS):
             before = controller.cpu_s()
-            told = controller.churn(rate, seconds)
+            reported = controller.churn(rate, seconds)
             controller.rest()
             percents.append(100 * (controller.cpu_s() - before) / seconds)
-            sent += told
+            sent += reported
         most = controller.memory_bytes("VmHWM") / MEGABYTE
     core = sum(percents) / PARTS
     spread = ", ".join(f"{percent:.1f}" for percent in percents)

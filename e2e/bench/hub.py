@@ -94,9 +94,9 @@ async def _measure(agents: int, seconds: int, folder: Path) -> list[Figure]:
     acks: list[float] = []
     try:
         for n, client in enumerate(clients):
-            client.tell(_facts(n, 0))
+            client.report(_facts(n, 0))
         first_s = await _all_back(server, agents)
-        telling = asyncio.ensure_future(_tell(clients, seconds + EVERY_S, chance, acks))
+        telling = asyncio.ensure_future(_report(clients, seconds + EVERY_S, chance, acks))
         await asyncio.sleep(EVERY_S)
         meter, before = Meter({"hub": server.process.pid}), await server.ask()
         await asyncio.sleep(seconds)
@@ -148,7 +148,7 @@ def _client(number: int, port: int, chance: random.Random, tls: Path) -> HubClie
     )
 
 
-async def _tell(clients: list[HubClient], seconds: float, chance: random.Random, acks: list[float]) -> None:
+async def _report(clients: list[HubClient], seconds: float, chance: random.Random, acks: list[float]) -> None:
     """Every agent's memory readings change each EVERY_S, all agents spread over that time; some acks are timed."""
     until = time.monotonic() + seconds
     order = list(range(len(clients)))
@@ -158,7 +158,7 @@ async def _tell(clients: list[HubClient], seconds: float, chance: random.Random,
         turn += 1
         began = time.monotonic()
         for place, n in enumerate(order):
-            clients[n].tell(_facts(n, turn))
+            clients[n].report(_facts(n, turn))
             if place % 50 == 0:
                 acks.append(await _acknowledged(clients[n]))
             late_s = began + EVERY_S * place / len(order) - time.monotonic()

@@ -28,8 +28,8 @@ async def main(port: int, tls_dir: str) -> None:
         print(taken, flush=True)
         while await loop.run_in_executor(None, sys.stdin.readline):
             ages = {freshness.value: count for freshness, count in state.count(monotonic_s())[FactPart.GPUS].items()}
-            said: dict[str, Any] = {"open": hub.open, "ages": ages, **state.reports, "throttled": hub.throttled}
-            print(json.dumps(said), flush=True)
+            value: dict[str, Any] = {"open": hub.open, "ages": ages, **state.reports, "throttled": hub.throttled}
+            print(json.dumps(value), flush=True)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from e2e.bench.measured_logs import Points
-from topology.reach.link_rows import FIXED, ROWS, Hardware, Row
+from topology.reach.link_rows import FIXED, ROWS, Hardware, LinkRow
 
 ROUNDS: Final = 5
 STEPS: Final = 61
@@ -65,7 +65,7 @@ def refit(logs: Sequence[Points]) -> Mapping[Hardware, Fit]:
     }
 
 
-def errors(row: Row, points: Points) -> NDArray[np.float64]:
+def errors(row: LinkRow, points: Points) -> NDArray[np.float64]:
     """Relative error of the row at each point, as a share: against p99 where the log has it, else the typical time."""
     found = []
     for size, typical, p99 in zip(points.size_bytes, points.typical_us, points.p99_us, strict=True):

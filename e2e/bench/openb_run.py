@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from e2e.bench.openb_trace import Nodes, PodKind
-from scheduler.evaluate.capacity_score import order_points, room_points, weights_for
+from scheduler.evaluate.capacity_score import capacity_points, order_points, weights_for
 from scheduler.model.policy import Policy
 from topology.fragmentation.pod_mix import Mix, PodMix
 from topology.fragmentation.pod_shape import PodShape
 from topology.fragmentation.remainder import WHOLE_MILLI
-from topology.fragmentation.unusable import Room, fragmented_gpus
+from topology.fragmentation.unusable import FreeCapacity, fragmented_gpus
 
 Ints = NDArray[np.int64]
 NO_PLACE: Final = -1
@@ -32,7 +32,7 @@ class Scorer(Protocol):
     def version(self) -> object:
         """Scores of unchanged nodes hold while this is the same object."""
 
-    def scores(self, room: Room, shape: PodShape, place: Ints) -> tuple[Ints, Ints]:
+    def scores(self, capacity: FreeCapacity, shape: PodShape, place: Ints) -> tuple[Ints, Ints]:
         """Score of every node (n,), and what is left on the GPU to share (-1: none)."""
 
 
@@ -51,11 +51,11 @@ class Ours:
     def version(self) -> object:
         return self.mix.current()
 
-    def scores(self, room: Room, shape: PodShape, place: Ints) -> tuple[Ints, Ints]:
+    def scores(self, capacity: FreeCapacity, shape: PodShape, place: Ints) -> tuple[Ints, Ints]:
         weights = weights_for(shape, self.policy)
-        points = room_points(room, shape, self.mix.current(), weights, self.model_gpus)
+        points = capacity_points(capacity, shape, self.mix.current(), weights, self.model_gpus)
         total = np.sum(list(points.parts.values()), axis=0) + order_points(place, self.places, weights.order)
-        return total, points.card_left
+        return total, points.gpu_left
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,29 +70,29 @@ class Fgd:
     def version(self) -> object:
         return self.mix
 
-    def scores(self, room: Room, shape: PodShape, place: Ints) -> tuple[Ints, Ints]:
-        before = fragmented_gpus(room, self.mix)
-        cpu = room.cpu_milli - shape.cpu_milli
-        best, card_left = np.full(len(room), -1, dtype=np.int64), np.full(len(room), -1, dtype=np.int64)
+    def scores(self, capacity: FreeCapacity, shape: PodShape, place: Ints) -> tuple[Ints, Ints]:
+        before = fragmented_gpus(capacity, self.mix)
+        cpu = capacity.cpu_milli - shape.cpu_milli
+        best, gpu_left = np.full(len(capacity), -1, dtype=np.int64), np.full(len(capacity), -1, dtype=np.int64)
         shared = shape.gpus == 1 and shape.milli < WHOLE_MILLI
-        for card in range(room.gpu_milli.shape[1] if shared else 1):
+        for gpu in range(capacity.gpu_milli.shape[1] if shared else 1):
             if shared:
-                left = room.gpu_milli.copy()
-                fits = left[:, card] >= shape.milli
-                left[:, card] -= shape.milli
+                left = capacity.gpu_milli.copy()
+                fits = left[:, gpu] >= shape.milli
+                left[:, gpu] -= shape.milli
             else:
-                fits, left = np.ones(len(room), dtype=bool), _first_free_taken(room.gpu_milli, shape.gpus)
+                fits, left = np.ones(len(capacity), dtype=bool), _first_free_taken(capacity.gpu_milli, shape.gpus)
             rows = np.flatnonzero(fits)
             if not len(rows):
                 continue
-            after = Room(cpu[rows], left[rows], room.model[rows], room.models, room.card_mib[rows])
+            after = FreeCapacity(cpu[rows], left[rows], capacity.model[rows], capacity.models, capacity.gpu_mib[rows])
             fell = before[rows] - fragmented_gpus(after, self.mix)
             score = np.floor(100.0 / (1.0 + np.exp(-fell))).astype(np.int64)
             better = rows[score > best[rows]]
             best[rows] = np.maximum(best[rows], score)
             if shared:
-                card_left[better] = room.gpu_milli[better, card]
-        return best, card_left
+                gpu_left[better] = capacity.gpu_milli[better, gpu]
+        return best, gpu_left
 
 
 def _first_free_taken(gpu_milli: Ints, gpus: int) -> Ints:
@@ -134,7 +134,7 @@ class _Kept:
 
     def __init__(self, nodes: int) -> None:
         self.scores = np.full(nodes, NO_PLACE, dtype=np.int64)
-        self.card_left = np.full(nodes, -1, dtype=np.int64)
+        self.gpu_left = np.full(nodes, -1, dtype=np.int64)
         self.log_at = 0
         self.version: object = None
 
@@ -149,26 +149,26 @@ class Cluster:
         self.gpu = np.where(np.arange(widest) < nodes.gpus[:, None], WHOLE_MILLI, -1).astype(np.int64)
         self._no_card = np.zeros(len(nodes.names), dtype=np.int64)
         self._log: list[int] = []
-        self._kept: dict[PodKind, _Kept] = {}
+        self._cached: dict[PodKind, _Kept] = {}
         self._accepts: dict[tuple[str, ...], NDArray[np.bool_]] = {}
 
-    def room(self, rows: Ints) -> Room:
+    def capacity(self, rows: Ints) -> FreeCapacity:
         """What is left on some nodes."""
         nodes = self.nodes
-        return Room(self.cpu[rows], self.gpu[rows], nodes.model[rows], nodes.models, self._no_card[rows])
+        return FreeCapacity(self.cpu[rows], self.gpu[rows], nodes.model[rows], nodes.models, self._no_card[rows])
 
     def place(self, kind: PodKind) -> tuple[int, int]:
         """Put one pod where it scores highest; (node, GPU), -1 for nowhere and for none or several."""
         self.scorer.seen(kind.shape)
-        kept = self._scored(kind)
-        node = int(np.argmax(kept.scores))
-        if kept.scores[node] == NO_PLACE:
+        retained = self._scored(kind)
+        node = int(np.argmax(retained.scores))
+        if retained.scores[node] == NO_PLACE:
             return NO_PLACE, NO_PLACE
         shape, gpu = kind.shape, -1
         self.cpu[node] -= shape.cpu_milli
         self.memory[node] -= kind.memory_mib
-        if kept.card_left[node] >= 0:
-            gpu = int(np.flatnonzero(self.gpu[node] == kept.card_left[node])[0])
+        if retained.gpu_left[node] >= 0:
+            gpu = int(np.flatnonzero(self.gpu[node] == retained.gpu_left[node])[0])
             self.gpu[node, gpu] -= shape.milli
         elif shape.gpus:
             taken = np.flatnonzero(self.gpu[node] >= WHOLE_MILLI)[: shape.gpus]
@@ -178,21 +178,21 @@ class Cluster:
         return node, gpu
 
     def _scored(self, kind: PodKind) -> _Kept:
-        kept = self._kept.get(kind)
-        if kept is None:
-            kept = self._kept[kind] = _Kept(len(self.cpu))
+        retained = self._cached.get(kind)
+        if retained is None:
+            retained = self._cached[kind] = _Kept(len(self.cpu))
         version = self.scorer.version()
-        if kept.version is not version:
+        if retained.version is not version:
             rows = np.arange(len(self.cpu))
         else:
-            rows = np.unique(np.array(self._log[kept.log_at :], dtype=np.int64))
-        kept.version, kept.log_at = version, len(self._log)
+            rows = np.unique(np.array(self._log[retained.log_at :], dtype=np.int64))
+        retained.version, retained.log_at = version, len(self._log)
         if len(rows):
-            kept.scores[rows] = NO_PLACE
+            retained.scores[rows] = NO_PLACE
             rows = rows[self._fits(kind, rows)]
         if len(rows):
-            kept.scores[rows], kept.card_left[rows] = self.scorer.scores(self.room(rows), kind.shape, rows)
-        return kept
+            retained.scores[rows], retained.gpu_left[rows] = self.scorer.scores(self.capacity(rows), kind.shape, rows)
+        return retained
 
     def _fits(self, kind: PodKind, rows: Ints) -> NDArray[np.bool_]:
         shape = kind.shape
@@ -211,7 +211,7 @@ def run(nodes: Nodes, arrivals: Sequence[tuple[str, PodKind]], scorer: Scorer, m
     """Let the pods arrive one by one. `measure` is the mix that fragmentation is measured against."""
     cluster = Cluster(nodes, scorer)
     every = np.arange(len(nodes.names))
-    before = fragmented_gpus(cluster.room(every), measure)
+    before = fragmented_gpus(cluster.capacity(every), measure)
     count = len(arrivals)
     node, gpu, cpu = (np.full(count, NO_PLACE, dtype=np.int64) for _ in range(3))
     left = np.zeros((count, cluster.gpu.shape[1]), dtype=np.int64)
@@ -221,7 +221,7 @@ def run(nodes: Nodes, arrivals: Sequence[tuple[str, PodKind]], scorer: Scorer, m
             cpu[at], left[at] = cluster.cpu[node[at]], cluster.gpu[node[at]]
     asked = np.array([kind.gpu_milli for _, kind in arrivals], dtype=np.int64)
     placed = np.flatnonzero(node != NO_PLACE)
-    states = Room(cpu[placed], left[placed], nodes.model[node[placed]], nodes.models, np.zeros_like(placed))
+    states = FreeCapacity(cpu[placed], left[placed], nodes.model[node[placed]], nodes.models, np.zeros_like(placed))
     after = fragmented_gpus(states, measure)
     change = np.zeros(count)
     now = before.copy()

@@ -66,8 +66,8 @@ def measure() -> Iterator[list[Figure]]:
         source = f"p99 from {small} to {large} nodes: 1 would be in proportion"
         yield [Figure("growth exponent", grown, "", Goal("<=", 0.999), source=source)]
     yield [_nearest()]
-    for said, (full, minimum) in CROWDED.items():
-        yield [_crowd(said, full, minimum)]
+    for value, (full, minimum) in CROWDED.items():
+        yield [_crowd(value, full, minimum)]
 
 
 def _nearest() -> Figure:
@@ -87,7 +87,7 @@ def _nearest() -> Figure:
     return Figure("nearest undecided", ends[Outcome.UNDECIDED], "gangs", Goal("<=", 0), source=source)
 
 
-def _crowd(said: str, full: float, minimum: int) -> Figure:
+def _crowd(value: str, full: float, minimum: int) -> Figure:
     """The median of a few plans of one gang of thousands."""
     cluster = Filled(5_000, seed=1, full=full)
     asked = replace(gang(PODS // 2, PODS // 2, 1), min_prefill=minimum, min_decode=minimum)
@@ -98,7 +98,7 @@ def _crowd(said: str, full: float, minimum: int) -> Figure:
         made = plan(asked, snapshot, advise=False)
         took.append(1e3 * (thread_time() - began))
     source = f"5,000 nodes, {full:.0%} full, pods of one GPU; {len(made.places)} found places; processor time"
-    return Figure(f"{PODS} pods gang {said} plan ms", sorted(took)[1], "ms", CROWDED_GOAL, source=source)
+    return Figure(f"{PODS} pods gang {value} plan ms", sorted(took)[1], "ms", CROWDED_GOAL, source=source)
 
 
 def _timed(size: int, plans: int) -> tuple[list[float], list[float], int]:

@@ -17,7 +17,7 @@ from e2e.bench.link_fit import errors, fit
 from e2e.bench.measured_logs import LOGS, Points, points_of
 from e2e.bench.report import Figure, Goal, NotHere, matrix
 from topology.labels import DEFAULT_REACH_SIZE_BYTES, DEFAULT_REACH_US
-from topology.reach.link_rows import FIXED, ROWS, Row
+from topology.reach.link_rows import FIXED, ROWS, LinkRow
 from topology.reach.links import LINKS
 from topology.units import show_bytes, show_us
 
@@ -74,14 +74,14 @@ def measure() -> Iterator[list[Figure]]:
     ]
 
 
-def _by_label(points: Points) -> Row:
+def _by_label(points: Points) -> LinkRow:
     """What is known without the hardware: the kind of link, from `links.LINKS`."""
     kind = ROWS[points.log.hardware].kind
     link = LINKS[kind]
-    return Row(kind, link.latency_us, link.bytes_per_us, 1.0, 0.0, link.source)
+    return LinkRow(kind, link.latency_us, link.bytes_per_us, 1.0, 0.0, link.source)
 
 
-def _sides(row: Row, points: Points) -> list[bool]:
+def _sides(row: LinkRow, points: Points) -> list[bool]:
     """For each size whether model and log stand on different sides of 1 ms."""
     pairs = zip(points.size_bytes, points.typical_us, strict=True)
     return [(row.typical_us(size) > DEFAULT_REACH_US) != (us > DEFAULT_REACH_US) for size, us in pairs]
@@ -92,7 +92,7 @@ def _page(points: Points) -> int:
     return int(np.argmin(np.abs(np.log(np.array(points.size_bytes) / DEFAULT_REACH_SIZE_BYTES))))
 
 
-def _wrong(row: Row, points: Points) -> bool:
+def _wrong(row: LinkRow, points: Points) -> bool:
     return _sides(row, points)[_page(points)]
 
 
@@ -104,7 +104,7 @@ def _left_out(points: Points, logs: list[Points]) -> float | None:
         return None
     row = ROWS[hardware]
     apart = fit(others, row.bytes_per_us)
-    row = Row(row.kind, apart.latency_us, apart.bytes_per_us, row.tail, 0.0, row.source)
+    row = LinkRow(row.kind, apart.latency_us, apart.bytes_per_us, row.tail, 0.0, row.source)
     return float(np.median(errors(row, points))) * 100
 
 

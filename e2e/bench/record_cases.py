@@ -16,9 +16,9 @@ from e2e.bench.record_topology import TOPOLOGY_KINDS
 from e2e.bench.record_values import Data, card_data, decision_data, plan_data, ranking_data, used_data
 from scheduler.model.request import GangRequest, Partner
 from scheduler.planning.plan import plan
-from tests.scheduler.card_cases import ask
 from tests.scheduler.case_files import CASES
 from tests.scheduler.clusters import gang, gang_from, node, pod, snapshot_from
+from tests.scheduler.gpu_cases import ask
 from tests.scheduler.test_cases_extender import Given
 from tests.scheduler.test_cases_gangs import not_ready, running, with_gang
 from tests.scheduler.test_cases_roots import asked_for, state_of
@@ -47,7 +47,7 @@ def _plan(given: Case) -> Data:
     return plan_data(plan(gang_from(given), snapshot_from(given)))
 
 
-def _cards(given: Case) -> Data:
+def _devices(given: Case) -> Data:
     asked = ask(given)
     refused = None if asked.refused is None else decision_data(asked.refused)
     return {
@@ -186,7 +186,7 @@ _KINDS: Final[Mapping[str, Callable[[Any], Data]]] = {
     "admission": admission_data,
     "arrivals": _arrivals,
     "blip": _blip,
-    "cards": _cards,
+    "cards": _devices,
     "churn": _churn,
     "crowd": _plan,
     "explain": _plan,

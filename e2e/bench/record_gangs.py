@@ -104,10 +104,10 @@ def _offer(random: Random, name: str, form: str, offered: Json, labels: dict[str
         offered |= {f"nvidia.com/mig-{profile}": count for profile, count in random.choice(_MIG).items()}
         return {}
     if form == "vgpu" and random.random() < 5 / 6:
-        cards = random.choice((1, 2, 4))
-        offered["volcano.sh/vgpu-number"] = 10 * cards
+        devices = random.choice((1, 2, 4))
+        offered["volcano.sh/vgpu-number"] = 10 * devices
         memory_mib = random.choice((81920, 40960))
-        register = "".join(f"GPU-{name}-{i},10,{memory_mib},H100,true,hami-core:" for i in range(cards))
+        register = "".join(f"GPU-{name}-{i},10,{memory_mib},H100,true,hami-core:" for i in range(devices))
         return {"volcano.sh/node-vgpu-register": register}
     if gpus := random.choice((8, 8, 8, 4, 4, 2, 0)):
         offered["nvidia.com/gpu"] = gpus

@@ -57,10 +57,10 @@ def _manifest(objects: list[Document]) -> Data:
 
 def _finding(each: Admitted) -> Data:
     template, tagging, reading = each.template, each.tagging, each.reading
-    settings, wrong = read_settings(template.pod.metadata.annotations, asks=True)
+    settings, wrong = read_settings(template.pod.metadata.annotations, requests=True)
     return {
         "object": [template.kind, template.namespace, template.name, template.template, template.replicas],
-        "webhook_sees": public(each.looked.looks),
+        "webhook_sees": public(each.inspection.inspections),
         "phase": public(each.phase),
         "gang": tagging.gang,
         "mode": public(tagging.mode),

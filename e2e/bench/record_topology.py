@@ -7,23 +7,23 @@ from typing import Any, Final
 import numpy as np
 
 from e2e.bench.record_values import Data, card_data, ranking_data
-from scheduler.evaluate.gpu_fit import card_need, card_slots, usable_mib
-from scheduler.evaluate.mig_cost import mig_harm
+from scheduler.evaluate.gpu_fit import gpu_need, gpu_slots, usable_mib
+from scheduler.evaluate.mig_cost import mig_cost
 from scheduler.extender.decide import decide
 from scheduler.model.policy import Policy
-from tests.scheduler.card_cases import node_from
 from tests.scheduler.clusters import READY, node, pod
+from tests.scheduler.gpu_cases import node_from
 from tests.topology.test_mig_seen import facts as mig_facts
 from tests.topology.test_readers import counts, links
 from topology.bad_input import BadInput
-from topology.cluster.agent_gpus import seen_cards
+from topology.cluster.agent_gpus import agent_gpus
 from topology.cluster.snapshot import NodeTable, snapshot_of
 from topology.cluster.state import ClusterState
 from topology.facts import report as f
 from topology.gpus.amounts import read_count
-from topology.gpus.asked import GpuRequest, whole_gpus
+from topology.gpus.gpu_request import GpuRequest, whole_gpus
 from topology.gpus.request import readable_gpus
-from topology.gpus.sets import NodeLinks, best_set
+from topology.gpus.sets import GpuLinks, best_set
 from topology.graph.network_map import domain_chains
 from topology.graph.of_facts import of_facts, overridden
 from topology.graph.parts import PartKind, Topology
@@ -101,14 +101,14 @@ def _topology_mig(given: Case) -> Data:
     )
     seen, status = of_facts("n1", facts), NodeStatus(allocatable=given["allocatable"])
     made = Node(metadata=Metadata(name="n1", labels={GPU_PRODUCT: given["product"]}), status=status)
-    cards = NodeTable([made], cards={"n1": seen_cards(facts)}).cards_of(0)
+    devices = NodeTable([made], devices={"n1": agent_gpus(facts)}).gpus_of(0)
     return {
         "graph": _graph(seen),
         "instances": {part.name: part.inside for part in seen.of_kind(PartKind.MIG)},
-        "offered": dict(cards.instances),
-        "uuids": list(cards.uuids),
-        "healthy": list(cards.healthy),
-        "memory_mib": list(cards.memory_mib),
+        "offered": dict(devices.instances),
+        "uuids": list(devices.uuids),
+        "healthy": list(devices.healthy),
+        "memory_mib": list(devices.memory_mib),
     }
 
 
@@ -150,7 +150,7 @@ def _mig_seen(given: Case) -> Data:
         if given.get("agents", True):
             state.apply_facts(name, None, mig_facts(name, instances, given["product"], given["instance_mib"]))
     snapshot = state.snapshot(0.0, 0.0)
-    lost = mig_harm(snapshot, np.arange(len(given["nodes"])), (given["asks"],), given["mix"])
+    lost = mig_cost(snapshot, np.arange(len(given["nodes"])), (given["asks"],), given["mix"])
     return {"lost": lost.tolist(), "cards": card_data(snapshot)}
 
 
@@ -178,9 +178,9 @@ def _usable(given: Case) -> Data:
     usable = usable_mib(given["total_mib"], given["reserved_mib"])
     register = {"volcano.sh/node-vgpu-register": f"GPU-a,10,{usable},NVIDIA,true,hami-core:"}
     made = node_from({"name": "n1", "have": {"volcano.sh/vgpu-number": 10}, "notes": register})
-    need = card_need(GpuRequest("Volcano vGPU", memory_mib=given["each_mib"]), DECODE, Policy())
+    need = gpu_need(GpuRequest("Volcano vGPU", memory_mib=given["each_mib"]), DECODE, Policy())
     assert need is not None
-    return {"usable_mib": usable, "pods": card_slots(snapshot_of([made]).gpus, need).tolist()}
+    return {"usable_mib": usable, "pods": gpu_slots(snapshot_of([made]).gpus, need).tolist()}
 
 
 def _gpu_set(given: Case) -> Data:
@@ -190,7 +190,7 @@ def _gpu_set(given: Case) -> Data:
     def joined(a: int, b: int) -> str:
         return "X" if a == b else str(pairs.get(f"{min(a, b)}{max(a, b)}", given["others"]))
 
-    known = NodeLinks(
+    known = GpuLinks(
         tuple(tuple(joined(a, b) for b in range(count)) for a in range(count)),
         tuple(given.get("numa", ())),
         tuple(given.get("rails", ())),

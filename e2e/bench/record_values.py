@@ -10,7 +10,7 @@ from typing import Any
 from scheduler.extender.decide import Ranking
 from scheduler.model.decision import Candidate, Decision, PairReach, Plan, Shortfall, TooLarge
 from scheduler.model.reason import reason_of
-from scheduler.model.verdict import CARDS, GPU_BYTES, Verdict
+from scheduler.model.verdict import GPU_BYTES, GPUS, Verdict
 from topology.cluster.isochrone_sets import NodeSet
 from topology.cluster.snapshot import Snapshot
 from topology.reach.model import Reach
@@ -18,7 +18,7 @@ from topology.reach.model import Reach
 Data = Any
 """What JSON can say."""
 
-_UNITS = {CARDS: "devices", GPU_BYTES: "device-bytes"}
+_UNITS = {GPUS: "devices", GPU_BYTES: "device-bytes"}
 
 
 def public(value: object) -> str | None:
@@ -45,7 +45,7 @@ def plan_data(made: Plan) -> Data:
             "mean_us": float(terms.mean_us),
             "gpus_lost": float(terms.lost_gpus),
             "set_nodes": int(terms.nodes),
-            "across_roots": float(terms.torn),
+            "across_roots": float(terms.split_groups),
             "off_rails": float(terms.off_rail),
         },
         "short": _short(made.shortfall),

@@ -48,7 +48,7 @@ class Gang:
     released: dict[str, tuple[str, str, tuple[str, ...]]] = field(default_factory=dict)  # uid: phase, planned, nodes
     bound: set[str] = field(default_factory=set)
     made: int = 0
-    promised: set[str] = field(default_factory=set)  # planned since somebody last left: they have a partner
+    commitments: set[str] = field(default_factory=set)  # planned since somebody last left: they have a partner
 
 
 class Simulation:
@@ -123,7 +123,7 @@ class Simulation:
         gang.bound.discard(uid)
         gang.released.pop(uid, None)
         self.oracle.pods.pop(uid, None)
-        gang.promised.clear()
+        gang.commitments.clear()
         self._new_pod(gang, phase)
 
     def _fail_or_repair(self) -> None:
@@ -153,7 +153,7 @@ class Simulation:
         if not made.places:
             return
         self.placed += len(made.places)
-        gang.promised |= made.places.keys()
+        gang.commitments |= made.places.keys()
         booked = [(there, self.gangs[g].gpus[phase]) for g, phase, there in self._on_the_way()]
         booked += [(node, gang.gpus[gang.waiting[uid]]) for uid, node in made.places.items()]
         before = self.oracle.booked_twice((there, self.gangs[g].gpus[p]) for g, p, there in self._on_the_way())
@@ -221,7 +221,7 @@ class Simulation:
             if gang.pairing != NEAREST:
                 self.pairs_beyond += self.oracle.pairs_beyond(gang.name, gang.bound_us)
             elif not gang.released:
-                self.pairs_beyond += self.oracle.alone(gang.name, gang.promised, gang.bound_us)
+                self.pairs_beyond += self.oracle.alone(gang.name, gang.commitments, gang.bound_us)
         self.booked_twice += self.oracle.booked_twice()
 
 
@@ -246,11 +246,11 @@ def _node(host: Host, *, ready: bool) -> Node:
 def measure() -> Iterator[list[Figure]]:
     """Until so many gangs have come."""
     wanted, one = counted("GANGS", 10_000), Simulation(counted("SEEDS", 1))
-    told = 0
+    reported = 0
     while one.came < wanted:
         one.step()
-        if one.came // EVERY > told:
-            told = one.came // EVERY
+        if one.came // EVERY > reported:
+            reported = one.came // EVERY
             say(f"safety: {one.came} of {wanted} gangs, {one.pairs_beyond} beyond, {one.booked_twice} booked twice")
     source = (
         f"{one.came} gangs, {one.plans} plans, {one.placed} pods placed ({one.strayed} not where planned), "

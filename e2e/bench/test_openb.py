@@ -41,26 +41,26 @@ def test_places_are_valid_and_nothing_that_fits_is_refused(policy: str) -> None:
     arrivals = PODS.arrivals(1, nodes.capacity_milli)
     curve = run(nodes, arrivals, scorer_for(policy, nodes, KNOWN), KNOWN)
     cpu, memory = nodes.cpu_milli.copy(), nodes.memory_mib.copy()
-    cards = [[1000] * int(gpus) for gpus in nodes.gpus]
+    devices = [[1000] * int(gpus) for gpus in nodes.gpus]
     allocated = 0
     for (_, kind), node, gpu in zip(arrivals, curve.node.tolist(), curve.gpu.tolist(), strict=True):
         shape = kind.shape
 
         def fits(i: int, kind: PodKind = kind, shape: PodShape = shape) -> bool:
             allowed = not shape.models or nodes.models[nodes.model[i]] in shape.models
-            enough = sum(left >= shape.milli for left in cards[i]) >= shape.gpus
+            enough = sum(left >= shape.milli for left in devices[i]) >= shape.gpus
             return bool(allowed and enough and cpu[i] >= shape.cpu_milli and memory[i] >= kind.memory_mib)
 
         if node < 0:
-            assert not any(fits(i) for i in range(len(cards)))
+            assert not any(fits(i) for i in range(len(devices)))
             continue
         assert fits(node)
         cpu[node] -= shape.cpu_milli
         memory[node] -= kind.memory_mib
-        taken = [gpu] if gpu >= 0 else [g for g, left in enumerate(cards[node]) if left == 1000][: shape.gpus]
-        for card in taken:
-            cards[node][card] -= shape.milli
-            assert cards[node][card] >= 0
+        taken = [gpu] if gpu >= 0 else [g for g, left in enumerate(devices[node]) if left == 1000][: shape.gpus]
+        for device in taken:
+            devices[node][device] -= shape.milli
+            assert devices[node][device] >= 0
         allocated += kind.gpu_milli
     assert curve.allocated_milli[-1] == allocated
     assert (np.diff(curve.arrived_milli) >= 0).all()

@@ -7,24 +7,24 @@ from e2e.bench.safety import Simulation
 
 
 def test_reach_on_the_shortest_path() -> None:
-    judge = Oracle({host.name: host for host in hosts()})
+    evaluate = Oracle({host.name: host for host in hosts()})
     # n00 to n02 stand under one leaf, n03 under the next, n09 under another spine, n18 in the other zone; n06 has TCP.
-    assert judge.reach_us("n01", "n01") == pytest.approx(8.188, abs=1e-3)
-    assert judge.reach_us("n00", "n00") == pytest.approx(25.800, abs=1e-3)
-    assert judge.reach_us("n00", "n02") == pytest.approx(24.426, abs=1e-3)
-    assert judge.reach_us("n00", "n03") == pytest.approx(25.626, abs=1e-3)
-    assert judge.reach_us("n00", "n09") == pytest.approx(26.826, abs=1e-3)
-    assert judge.reach_us("n00", "n06") == pytest.approx(119.243, abs=1e-3)
-    assert judge.reach_us("n00", "n18") == 2000.0
+    assert evaluate.reach_us("n01", "n01") == pytest.approx(8.188, abs=1e-3)
+    assert evaluate.reach_us("n00", "n00") == pytest.approx(25.800, abs=1e-3)
+    assert evaluate.reach_us("n00", "n02") == pytest.approx(24.426, abs=1e-3)
+    assert evaluate.reach_us("n00", "n03") == pytest.approx(25.626, abs=1e-3)
+    assert evaluate.reach_us("n00", "n09") == pytest.approx(26.826, abs=1e-3)
+    assert evaluate.reach_us("n00", "n06") == pytest.approx(119.243, abs=1e-3)
+    assert evaluate.reach_us("n00", "n18") == 2000.0
 
 
 def test_the_book() -> None:
-    judge = Oracle({host.name: host for host in hosts()})
-    judge.pods = {"a": Stood("g", "prefill", "n00", 6), "b": Stood("g", "decode", "n18", 4)}
-    assert judge.free("n00") == 2
-    assert judge.booked_twice([("n00", 4), ("n18", 4)]) == 2
-    assert judge.pairs_beyond("g", 1000.0) == 1
-    assert judge.alone("g", ["a", "b"], 1000.0) == 2
+    evaluate = Oracle({host.name: host for host in hosts()})
+    evaluate.pods = {"a": Stood("g", "prefill", "n00", 6), "b": Stood("g", "decode", "n18", 4)}
+    assert evaluate.free("n00") == 2
+    assert evaluate.booked_twice([("n00", 4), ("n18", 4)]) == 2
+    assert evaluate.pairs_beyond("g", 1000.0) == 1
+    assert evaluate.alone("g", ["a", "b"], 1000.0) == 2
 
 
 def run(one: Simulation, gangs: int) -> Simulation:

@@ -14,7 +14,7 @@ from typing import Final
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 
-from scheduler.extender.decision_cache import DecisionLog
+from scheduler.extender.decision_cache import DecisionCache
 from scheduler.extender.metrics import ExtenderMetrics
 from scheduler.extender.server import MAX_BODY_BYTES, Extender
 from topology.http_server import listening
@@ -57,7 +57,7 @@ async def _bare() -> AsyncIterator[int]:
 
 @contextlib.asynccontextmanager
 async def _ours() -> AsyncIterator[int]:
-    extender = Extender(_Nothing(), DecisionLog(), metrics=ExtenderMetrics(CollectorRegistry()))
+    extender = Extender(_Nothing(), DecisionCache(), metrics=ExtenderMetrics(CollectorRegistry()))
     async with listening(extender.app(), HostPort("127.0.0.1", 0), "EXTENDER_LISTEN") as where:
         yield where.port
 

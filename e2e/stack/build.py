@@ -161,7 +161,7 @@ def locked(path: Path, report: Report) -> Iterator[None]:
     """One build at a time; the kernel drops the lock of a killed one."""
     until = time.monotonic() + LOCK_LIMIT_S
     with path.open("a") as file:
-        said = 0.0
+        value = 0.0
         while True:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -170,8 +170,8 @@ def locked(path: Path, report: Report) -> Iterator[None]:
                 now = time.monotonic()
                 if now > until:
                     raise BuildError(f"another build holds the lock for {minutes(LOCK_LIMIT_S)}: look at it") from None
-                if now - said > 30:
-                    said = now
+                if now - value > 30:
+                    value = now
                     report("waiting for another build of the stack")
                 time.sleep(0.5)
         yield

@@ -128,8 +128,8 @@ class ControlPlane(Access):
         target = CHECKOUT / "build" / "logs" / (name or self.name)
         shutil.rmtree(target, ignore_errors=True)
         target.mkdir(parents=True)
-        kept = [*self.logs.glob("*.log"), *([self._audit_log] if self._audit_log else [])]
-        for source in kept:
+        retained = [*self.logs.glob("*.log"), *([self._audit_log] if self._audit_log else [])]
+        for source in retained:
             if source.exists():
                 shutil.copy2(source, target / source.name)
         return target

@@ -41,7 +41,7 @@ def run_logged(
     """Runs a command with its output in a log; calls `tick(seconds)` now and then; raises BuildError."""
     log.parent.mkdir(parents=True, exist_ok=True)
     started = time.monotonic()
-    said = started
+    value = started
     with log.open("ab") as file:
         file.write(f"--- {' '.join(argv)}\n".encode())
         file.flush()
@@ -54,8 +54,8 @@ def run_logged(
                 now = time.monotonic()
                 if now - started > limit_s:
                     raise BuildError(f"{' '.join(argv[:3])}: not done after {limit_s:g} s; its log ends:\n{tail(log)}")
-                if now - said >= REPORT_EVERY_S:
-                    said = now
+                if now - value >= REPORT_EVERY_S:
+                    value = now
                     tick(now - started)
         finally:
             if child.poll() is None:

@@ -113,7 +113,7 @@ class Process:
         self.asked_to_end = True
         self.signal(signal.SIGKILL)
         self._popen.wait(limit_s)
-        self._sweep()
+        self._rounds()
 
     def request_stop(self) -> None:
         """Asks it to leave, without waiting."""
@@ -129,9 +129,9 @@ class Process:
             self._popen.wait(limit_s)
         except subprocess.TimeoutExpired:
             self.kill()
-        self._sweep()
+        self._rounds()
 
-    def _sweep(self) -> None:
+    def _rounds(self) -> None:
         """Kills what the program left in its group: once only, later the number may be someone else's."""
         if self._popen is None or self._swept:
             return

@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.evaluate.placement_cost import Harm, harm
+from scheduler.evaluate.placement_cost import PlacementCost, placement_cost
 from scheduler.model.decision import NANO
-from scheduler.model.policy import Policy, RoomWeights, Weight
+from scheduler.model.policy import CapacityWeights, Policy, Weight
 from topology.fragmentation.pod_mix import Mix
 from topology.fragmentation.pod_shape import PodShape
 from topology.fragmentation.remainder import WHOLE_MILLI
-from topology.fragmentation.unusable import Room
+from topology.fragmentation.unusable import FreeCapacity
 
 Nano = NDArray[np.int64]
 
@@ -28,20 +28,20 @@ QUANTUM = 1_000_000
 MOST_STATES = 8_192
 """States that are remembered for one kind of pod: half a megabyte."""
 
-ROOM_PARTS = ("remainder", "fragmentation", "balance", "scarcity", "width")
-"""The parts by name, each a weight of `RoomWeights` and a loss of `Harm`."""
+CAPACITY_PARTS = ("remainder", "fragmentation", "balance", "scarcity", "width")
+"""The parts by name, each a weight of `CapacityWeights` and a loss of `PlacementCost`."""
 
 
 @dataclass(frozen=True, slots=True)
-class RoomPoints:
-    """Points by part, in billionths, (n,) each, in the order of the nodes asked about. `card_left` (n,) is what is
+class CapacityPoints:
+    """Points by part, in billionths, (n,) each, in the order of the nodes asked about. `gpu_left` (n,) is what is
     left, before, on the GPU that a sharing pod is best put on (-1: none chosen). A node without room has no points."""
 
     parts: dict[str, Nano]
-    card_left: Nano
+    gpu_left: Nano
 
 
-def weights_for(pod: PodShape, policy: Policy) -> RoomWeights:
+def weights_for(pod: PodShape, policy: Policy) -> CapacityWeights:
     """The block for this kind of pod. One that asks for memory of cards shares them."""
     if not pod.gpus:
         return policy.without_gpu
@@ -50,28 +50,28 @@ def weights_for(pod: PodShape, policy: Policy) -> RoomWeights:
     return policy.sharing if pod.milli < WHOLE_MILLI else policy.whole
 
 
-def room_points(
-    room: Room, pod: PodShape, mix: Mix, weights: RoomWeights, model_gpus: Nano | None = None
-) -> RoomPoints:
-    """Points of every node of `room` for one more `pod`; on each, of the GPU that is best for it. `model_gpus` is as in
-    `harm`.
+def capacity_points(
+    capacity: FreeCapacity, pod: PodShape, mix: Mix, weights: CapacityWeights, model_gpus: Nano | None = None
+) -> CapacityPoints:
+    """Points of every node of `capacity` for one more `pod`; on each, of the GPU that is best for it. `model_gpus` is
+    as in `placement_cost`.
 
     States are remembered with the mix: few nodes change between two calls, and of many pods one asks like the other.
     """
     gpus = b"" if model_gpus is None else model_gpus.tobytes()
-    found = mix.kept((_States, pod, weights, room.models, gpus), _States).of(
-        room.marks(), lambda first: _by_state(room.take(first), pod, mix, weights, model_gpus)
+    found = mix.retained((_States, pod, weights, capacity.models, gpus), _States).of(
+        capacity.marks(), lambda first: _by_state(capacity.take(first), pod, mix, weights, model_gpus)
     )
-    return RoomPoints(dict(zip(ROOM_PARTS, found, strict=False)), found[-1])
+    return CapacityPoints(dict(zip(CAPACITY_PARTS, found, strict=False)), found[-1])
 
 
 class _States:
-    """Points by state: marks, ascending, and a row for each part, with `card_left` as the last."""
+    """Points by state: marks, ascending, and a row for each part, with `gpu_left` as the last."""
 
     def __init__(self) -> None:
         self._known: tuple[NDArray[np.uint64], Nano] = (
             np.zeros(0, np.uint64),
-            np.zeros((len(ROOM_PARTS) + 1, 0), np.int64),
+            np.zeros((len(CAPACITY_PARTS) + 1, 0), np.int64),
         )
 
     def of(self, marks: NDArray[np.uint64], work_out: Callable[[Nano], Nano]) -> Nano:
@@ -100,18 +100,18 @@ class _States:
         return found
 
 
-def _by_state(states: Room, pod: PodShape, mix: Mix, weights: RoomWeights, model_gpus: Nano | None) -> Nano:
+def _by_state(states: FreeCapacity, pod: PodShape, mix: Mix, weights: CapacityWeights, model_gpus: Nano | None) -> Nano:
     """Points by part of one node of every state, and last what is left on the card, (parts + 1, states)."""
     # Which node of a state is looked at must change no bit of a sum.
     states = replace(states, gpu_milli=np.sort(states.gpu_milli, axis=1))
-    rows = harm(states, pod, mix, model_gpus)
+    rows = placement_cost(states, pod, mix, model_gpus)
     each = max(pod.gpus, 1)
-    by_row = [lost(getattr(rows, name) / each, getattr(weights, name)) for name in ROOM_PARTS]
+    by_row = [lost(getattr(rows, name) / each, getattr(weights, name)) for name in CAPACITY_PARTS]
     best = _best(rows, np.sum(by_row, axis=0))
     found = np.zeros((len(by_row) + 1, len(states)), dtype=np.int64)
     found[-1] = -1
     at = rows.node[best]
-    for i, values in enumerate((*by_row, rows.card_left)):
+    for i, values in enumerate((*by_row, rows.gpu_left)):
         found[i, at] = values[best]
     return found
 
@@ -137,9 +137,9 @@ def lost(gpus: NDArray[np.float64], weight: Weight) -> Nano:
     return cut(weight.start - weight.per_gpu * gpus, weight.of)
 
 
-def _best(rows: Harm, points: Nano) -> Nano:
+def _best(rows: PlacementCost, points: Nano) -> Nano:
     """The row of most points of every node; among equals the one that leaves least on the GPU."""
-    order = np.lexsort((rows.card_left, -points, rows.node))
+    order = np.lexsort((rows.gpu_left, -points, rows.node))
     first = np.ones(len(order), dtype=bool)
     first[1:] = rows.node[order][1:] != rows.node[order][:-1]
     best: Nano = order[first]

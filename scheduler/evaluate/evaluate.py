@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.evaluate.gpu_fit import CardFit, CardNeed, card_fit, card_need, card_words, short_of_cards
+from scheduler.evaluate.gpu_fit import GpuFit, GpuNeed, gpu_fit, gpu_need, gpu_phrase, short_of_gpus
 from scheduler.evaluate.gpu_prediction import gpu_pick
 from scheduler.evaluate.partner_reach import Deciding, Named, partner_of
 from scheduler.evaluate.pci_affinity import RootFit, root_fit
@@ -21,47 +21,47 @@ from scheduler.model.decision import KEEP, Candidate, Decision, PairReach, decis
 from scheduler.model.policy import Policy
 from scheduler.model.request import PodRequest, ReachBound
 from scheduler.model.verdict import Verdict, VerdictCode
-from topology.cluster.snapshot import Amount2D, Mask, Snapshot, room_for
+from topology.cluster.snapshot import Amount2D, Mask, Snapshot, capacity_for
 from topology.fragmentation.pod_shape import NOTHING, PodShape, shape_of
-from topology.gpus.forms import CARD_PARTS
+from topology.gpus.forms import GPU_PARTS
 from topology.labels import PREFILL
 from topology.resources import CPU, GPU, MEMORY, PODS
 
 _BY_RESOURCE = {GPU: VerdictCode.INSUFFICIENT_GPU, MEMORY: VerdictCode.INSUFFICIENT_MEMORY}
 _ELIGIBLE, _TOO_FAR = int(VerdictCode.ELIGIBLE), int(VerdictCode.REACH_EXCEEDED)  # arrays compare with an enum slowly
-ON_CARDS = -2
+ON_GPUS = -2
 """In place of a column: amounts would do, and the node's cards do not."""
 
 _UNITS = {GPU: "gpus", MEMORY: "bytes", CPU: "millicores", PODS: "pods"}
 
 
 @dataclass(frozen=True, slots=True)
-class Need:
-    """A pod's request against one node table: the row (R,), what no node has, and who accepts the pod (N,); `cards`
+class PodFit:
+    """A pod's request against one node table: the row (R,), what no node has, and who accepts the pod (N,); `devices`
     where the node's cards must be looked at one by one; `roots` as they were before any pod of its gang had a place;
     `own`: what its gang holds itself, (N, R), which nobody is told to free."""
 
     row: Amount2D
     missing: tuple[str, ...]
     accepts: Mask
-    cards: CardNeed | None = None
+    devices: GpuNeed | None = None
     shape: PodShape = NOTHING
     roots: RootFit | None = None
     own: Amount2D | None = None
 
 
-def need_of(request: PodRequest, snapshot: Snapshot, policy: Policy | None = None) -> Need:
+def fit_of(request: PodRequest, snapshot: Snapshot, policy: Policy | None = None) -> PodFit:
     """The request in the snapshot's columns. Nodes without a hostname label are not accepted: no set can name them."""
-    cards = card_need(request.gpu, request.phase, policy or Policy())
+    devices = gpu_need(request.gpu, request.phase, policy or Policy())
     counted = request.amounts
-    if cards is not None:
-        counted = {name: amount for name, amount in counted.items() if name not in CARD_PARTS}
+    if devices is not None:
+        counted = {name: amount for name, amount in counted.items() if name not in GPU_PARTS}
     row, missing = snapshot.table.vector(counted)
-    return Need(
+    return PodFit(
         row=row,
         missing=(request.problem,) if request.problem else missing,
         accepts=snapshot.table.accept_mask(request.spec) & snapshot.table.named,
-        cards=cards,
+        devices=devices,
         shape=shape_of(request.amounts, request.gpu, request.phase, request.spec),
         roots=_roots(request, snapshot),
     )
@@ -71,30 +71,30 @@ def _roots(request: PodRequest, snapshot: Snapshot) -> RootFit | None:
     """How much of the pod's gang each node has room for under its PCI roots; None where that is nobody's question."""
     if request.group is None or not request.gpus:
         return None
-    room = snapshot.root_room()
-    return root_fit(room, len(snapshot.table), request.group) if len(room.nodes) else None
+    capacity = snapshot.root_capacity()
+    return root_fit(capacity, len(snapshot.table), request.group) if len(capacity.nodes) else None
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Evaluation:
     """Verdict codes (n,), reach (n,) in us and scores of the nodes asked, as indices into the node table."""
 
     nodes: NDArray[np.int64]
     codes: NDArray[np.int8]
     short_of: NDArray[np.int64]  # column of the resource that is short, where the code says so; ON_CARDS for cards
     scored: Scored
-    cards: CardFit | None = None
+    devices: GpuFit | None = None
 
 
-def judge(
+def evaluate(
     snapshot: Snapshot,
-    need: Need,
+    need: PodFit,
     reach_us: NDArray[np.float64],
     bound: ReachBound,
     policy: Policy,
     nodes: NDArray[np.int64] | None = None,
     partners: Collection[int] = (),
-) -> Judged:
+) -> Evaluation:
     """Judge the nodes asked (all of them by default). `reach_us` is (N,) and says how far each node is; `partners` are
     the nodes of the other phase, whose network rails count."""
     table = snapshot.table
@@ -120,71 +120,71 @@ def judge(
         if absent.any():
             codes[absent] = VerdictCode.RESOURCE_MISSING
             short_of[absent] = column
-    cards = None
-    if need.cards is not None and not need.missing:
+    devices = None
+    if need.devices is not None and not need.missing:
         # The rarest of all: counted resources would do, and no card has the memory.
-        cards = card_fit(snapshot.gpus, need.cards, nodes)
-        lacking = ~cards.fits
+        devices = gpu_fit(snapshot.gpus, need.devices, nodes)
+        lacking = ~devices.fits
         for short, code in (
             (lacking, VerdictCode.INSUFFICIENT_GPU),
-            (lacking & cards.but_for_memory, VerdictCode.INSUFFICIENT_MEMORY),
-            (cards.none, VerdictCode.RESOURCE_MISSING),
+            (lacking & devices.but_for_memory, VerdictCode.INSUFFICIENT_MEMORY),
+            (devices.none, VerdictCode.RESOURCE_MISSING),
         ):
             if short.any():
-                told = short & (codes != VerdictCode.RESOURCE_MISSING)
-                codes[told], short_of[told] = code, ON_CARDS
+                reported = short & (codes != VerdictCode.RESOURCE_MISSING)
+                codes[reported], short_of[reported] = code, ON_GPUS
     if need.missing:
         codes[:] = VerdictCode.RESOURCE_MISSING
         short_of[:] = -1
     codes[~need.accepts[asked]] = VerdictCode.NODE_NOT_ACCEPTED
     fits = (codes == _ELIGIBLE) | (codes == _TOO_FAR)
-    whole = need.shape.gpus if need.cards is None and not need.shape.profile else 0
+    whole = need.shape.gpus if need.devices is None and not need.shape.profile else 0
     rails = off_rail(snapshot, whole, asked, partners)
     scored = Scored(snapshot, asked, need.shape, reach_us[asked], bound.us, policy, fits, need.roots, rails)
-    return Judged(nodes=asked, codes=codes, short_of=short_of, scored=scored, cards=cards)
+    return Evaluation(nodes=asked, codes=codes, short_of=short_of, scored=scored, devices=devices)
 
 
 def nearest_misses(
-    snapshot: Snapshot, judged: Judged, need: Need, bound: ReachBound, partners: Named | Deciding = ()
+    snapshot: Snapshot, evaluated: Evaluation, need: PodFit, bound: ReachBound, partners: Named | Deciding = ()
 ) -> Mapping[VerdictCode, Verdict]:
     """Per verdict the node that came closest, with the numbers that make the gap. Ties go to the first name.
 
     `partners`, if any, are those that the reach was judged by.
     """
-    return shortages(snapshot, judged, need, bound) | too_far(snapshot, judged, bound, partners)
+    return shortages(snapshot, evaluated, need, bound) | too_far(snapshot, evaluated, bound, partners)
 
 
-def shortages(snapshot: Snapshot, judged: Judged, need: Need, bound: ReachBound) -> dict[VerdictCode, Verdict]:
+def shortages(snapshot: Snapshot, evaluated: Evaluation, need: PodFit, bound: ReachBound) -> dict[VerdictCode, Verdict]:
     """`nearest_misses` for want of room."""
-    table, counts = snapshot.table, counts_of(judged)
+    table, counts = snapshot.table, counts_of(evaluated)
     misses: dict[VerdictCode, Verdict] = {}
     if counts[VerdictCode.RESOURCE_MISSING]:
-        absent = np.flatnonzero(judged.codes == int(VerdictCode.RESOURCE_MISSING))
+        absent = np.flatnonzero(evaluated.codes == int(VerdictCode.RESOURCE_MISSING))
         # Named only if it is the same resource everywhere; the phrase counts all of these nodes.
-        columns = np.unique(judged.short_of[absent]).tolist()
+        columns = np.unique(evaluated.short_of[absent]).tolist()
         name = need.missing[0] if need.missing else ""
         if not name and len(columns) == 1:
-            name = card_words(need.cards) if columns[0] == ON_CARDS else table.resources[columns[0]]
-        if name == GPU and all(table.cards_are_split(int(judged.nodes[i])) for i in absent):
+            name = gpu_phrase(need.devices) if columns[0] == ON_GPUS else table.resources[columns[0]]
+        if name == GPU and all(table.gpus_are_split(int(evaluated.nodes[i])) for i in absent):
             name = f"whole {GPU}, since the cards are in MIG mode"
         code = VerdictCode.RESOURCE_MISSING
-        misses[code] = Verdict(code, table.names[judged.nodes[absent[0]]], 1.0, 0.0, name)
+        misses[code] = Verdict(code, table.names[evaluated.nodes[absent[0]]], 1.0, 0.0, name)
     for code in (VerdictCode.INSUFFICIENT_GPU, VerdictCode.INSUFFICIENT_MEMORY, VerdictCode.INSUFFICIENT_OTHER):
         if counts[code]:
-            at = np.flatnonzero(judged.codes == int(code))
-            misses[code] = _shortage(snapshot, judged, need, bound, code, at)
+            at = np.flatnonzero(evaluated.codes == int(code))
+            misses[code] = _shortage(snapshot, evaluated, need, bound, code, at)
     return misses
 
 
 def too_far(
-    snapshot: Snapshot, judged: Judged, bound: ReachBound, partners: Named | Deciding
+    snapshot: Snapshot, evaluated: Evaluation, bound: ReachBound, partners: Named | Deciding
 ) -> dict[VerdictCode, Verdict]:
     """`nearest_misses` for reach."""
     table, misses = snapshot.table, dict[VerdictCode, Verdict]()
-    far = np.flatnonzero(judged.codes == _TOO_FAR)
-    if len(far) and np.isfinite(judged.scored.reach_us[far]).any():
-        at_best = far[int(np.argmin(judged.scored.reach_us[far]))]
-        node = int(judged.nodes[at_best])
+    far = np.flatnonzero(evaluated.codes == _TOO_FAR)
+    if len(far) and np.isfinite(evaluated.scored.reach_us[far]).any():
+        at_best = far[int(np.argmin(evaluated.scored.reach_us[far]))]
+        node = int(evaluated.nodes[at_best])
         partner, reach = "", None
         if partners:
             deciding = partners.of(node) if isinstance(partners, Deciding) else partners
@@ -194,7 +194,7 @@ def too_far(
             VerdictCode.REACH_EXCEEDED,
             table.names[node],
             bound.us,
-            float(judged.scored.reach_us[at_best]),
+            float(evaluated.scored.reach_us[at_best]),
             "us",
             suffices=True,
             partner=partner,
@@ -204,24 +204,24 @@ def too_far(
 
 
 def _shortage(
-    snapshot: Snapshot, judged: Judged, need: Need, bound: ReachBound, code: VerdictCode, at: NDArray[np.int64]
+    snapshot: Snapshot, evaluated: Evaluation, need: PodFit, bound: ReachBound, code: VerdictCode, at: NDArray[np.int64]
 ) -> Verdict:
     """The closest of the nodes `at` (positions) that lack room: one where the gap alone is in the way, before one that
     is in reach, before the smallest gap. Cards come before counted resources, of which those nodes have enough."""
     table = snapshot.table
-    on_cards = at[judged.short_of[at] == ON_CARDS]
-    if len(on_cards) and judged.cards is not None and need.cards is not None:
-        within = judged.scored.reach_us <= bound.us
-        miss = short_of_cards(table.names, judged.nodes, judged.cards, within, code, on_cards)
+    on_gpus = at[evaluated.short_of[at] == ON_GPUS]
+    if len(on_gpus) and evaluated.devices is not None and need.devices is not None:
+        within = evaluated.scored.reach_us <= bound.us
+        miss = short_of_gpus(table.names, evaluated.nodes, evaluated.devices, within, code, on_gpus)
         if need.own is not None and need.own[table.index[miss.node]].any():
             miss = replace(miss, suffices=False)  # which of the cards its own pods have is not looked at
-        return miss if len(on_cards) == len(at) else replace(miss, mixed=True)
-    nodes, columns = judged.nodes[at], judged.short_of[at]
+        return miss if len(on_gpus) == len(at) else replace(miss, mixed=True)
+    nodes, columns = evaluated.nodes[at], evaluated.short_of[at]
     allocatable = table.allocatable[nodes]
     free = allocatable - snapshot.used[nodes]
     each = np.arange(len(at))
     have, asked = free[each, columns], need.row[columns]
-    within = judged.scored.reach_us[at] <= bound.us
+    within = evaluated.scored.reach_us[at] <= bound.us
     alone = ((free < need.row) & (need.row > 0)).sum(axis=1) == 1
     others = snapshot.used[nodes, columns] - (0 if need.own is None else need.own[nodes, columns])
     missing = asked - np.maximum(have, 0)
@@ -245,8 +245,8 @@ def _shortage(
 def decision_of(
     snapshot: Snapshot,
     request: PodRequest,
-    need: Need,
-    judged: Judged,
+    need: PodFit,
+    evaluated: Evaluation,
     bound: ReachBound,
     partners: Sequence[tuple[str, int]],
     chosen: int | None = None,
@@ -255,25 +255,25 @@ def decision_of(
 
     `partners` are (pod name, node index) of the other phase; the worst of them from the chosen node is named.
     """
-    order = ranking_of(judged, KEEP + 1)
-    at: NDArray[np.int64] = np.flatnonzero(judged.nodes == (-1 if chosen is None else chosen))
+    order = ranking_of(evaluated, KEEP + 1)
+    at: NDArray[np.int64] = np.flatnonzero(evaluated.nodes == (-1 if chosen is None else chosen))
     if len(at):
         order = [int(at[0]), *(i for i in order if i != at[0])]
-    ranked = [candidate_of(snapshot, judged, i, partners, bound) for i in order[:KEEP]]
-    nearest = nearest_misses(snapshot, judged, need, bound, partners)
-    return record_of(snapshot, request, counts_of(judged), nearest, ranked, bound, partners, chosen)
+    ranked = [candidate_of(snapshot, evaluated, i, partners, bound) for i in order[:KEEP]]
+    nearest = nearest_misses(snapshot, evaluated, need, bound, partners)
+    return record_of(snapshot, request, counts_of(evaluated), nearest, ranked, bound, partners, chosen)
 
 
-def counts_of(judged: Judged) -> NDArray[np.int64]:
+def counts_of(evaluated: Evaluation) -> NDArray[np.int64]:
     """Nodes per verdict code, shape (codes,)."""
-    counts: NDArray[np.int64] = np.bincount(judged.codes, minlength=len(VerdictCode))
+    counts: NDArray[np.int64] = np.bincount(evaluated.codes, minlength=len(VerdictCode))
     return counts
 
 
-def ranking_of(judged: Judged, count: int) -> list[int]:
+def ranking_of(evaluated: Evaluation, count: int) -> list[int]:
     """Positions of the best eligible nodes, best first: scores are distinct, so a partial sort says the same."""
-    total = judged.scored.total_nano
-    positions = np.flatnonzero(judged.codes == _ELIGIBLE)
+    total = evaluated.scored.total_nano
+    positions = np.flatnonzero(evaluated.codes == _ELIGIBLE)
     if len(positions) > count:
         positions = positions[np.argpartition(-total[positions], count)[:count]]
     order: list[int] = positions[np.argsort(-total[positions])].tolist()
@@ -320,22 +320,22 @@ def record_of(
 
 
 def candidate_of(
-    snapshot: Snapshot, judged: Judged, position: int, partners: Sequence[tuple[str, int]], bound: ReachBound
+    snapshot: Snapshot, evaluated: Evaluation, position: int, partners: Sequence[tuple[str, int]], bound: ReachBound
 ) -> Candidate:
     """The readable form of one judged node."""
-    table, node = snapshot.table, int(judged.nodes[position])
+    table, node = snapshot.table, int(evaluated.nodes[position])
     reach = None
     if partners:
         _, partner = partner_of(table, node, partners, bound)
         reach = table.reach.between(node, partner, bound.size_bytes)
-    return judged.scored.candidate(position, table.names[node], reach)
+    return evaluated.scored.candidate(position, table.names[node], reach)
 
 
-def has_room(snapshot: Snapshot, need: Need) -> Mask:
+def has_capacity(snapshot: Snapshot, need: PodFit) -> Mask:
     """Nodes that accept the pod and have room for one of it, shape (N,)."""
     if need.missing:
         return np.zeros(len(snapshot.table), dtype=bool)
-    room: Mask = need.accepts & (room_for(snapshot.free, need.row) > 0)
-    if need.cards is not None:
-        room &= card_fit(snapshot.gpus, need.cards).fits
-    return room
+    capacity: Mask = need.accepts & (capacity_for(snapshot.free, need.row) > 0)
+    if need.devices is not None:
+        capacity &= gpu_fit(snapshot.gpus, need.devices).fits
+    return capacity

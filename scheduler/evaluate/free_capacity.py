@@ -13,13 +13,13 @@ from scheduler.evaluate.gpu_fit import limits_of
 from scheduler.model.policy import Policy
 from topology.cluster.snapshot import Snapshot
 from topology.fragmentation.remainder import WHOLE_MILLI
-from topology.fragmentation.unusable import Room
+from topology.fragmentation.unusable import FreeCapacity
 from topology.resources import CPU
 
 Ints = NDArray[np.int64]
 
 
-def room_of(snapshot: Snapshot, nodes: Ints, policy: Policy) -> Room:
+def free_capacity(snapshot: Snapshot, nodes: Ints, policy: Policy) -> FreeCapacity:
     """What is left on these nodes (indices into the node table)."""
     table = snapshot.table
     static = table.gpus
@@ -29,25 +29,25 @@ def room_of(snapshot: Snapshot, nodes: Ints, policy: Policy) -> Room:
         cpu = table.allocatable[nodes, column] - snapshot.used[nodes, column]
     planned = limits_of(policy).planned_milli
     size = static.largest_mib[nodes] * planned // WHOLE_MILLI
-    return Room(cpu, _left(snapshot, nodes, planned), static.model_kind[nodes], static.models, size)
+    return FreeCapacity(cpu, _left(snapshot, nodes, planned), static.model_kind[nodes], static.models, size)
 
 
 def _left(snapshot: Snapshot, nodes: Ints, planned_milli: int) -> Ints:
     """Share left of every card, (n, G) in milli of what may be promised of it; -1 where there is none."""
     static = snapshot.table.gpus
-    cards = np.arange(static.width) < static.count[nodes, None]
+    devices = np.arange(static.width) < static.count[nodes, None]
     if static.plain and not snapshot.holds:
         # The same as the table of GPUs says, for these nodes alone.
         column = snapshot.gpu_column
         used = np.zeros(len(nodes), dtype=np.int64) if column is None else snapshot.used[nodes, column]
         free = static.healthy[nodes] & (np.arange(static.width) >= used[:, None])
-        return np.where(cards, np.where(free, WHOLE_MILLI, 0), -1).astype(np.int64)
+        return np.where(devices, np.where(free, WHOLE_MILLI, 0), -1).astype(np.int64)
     gpus = snapshot.gpus
     left, capacity = gpus.left_milli.take(nodes, axis=0), gpus.memory_mib.take(nodes, axis=0)
     peak = gpus.prefill_peak_mib.take(nodes, axis=0)
     if peak.any():
         peak = WHOLE_MILLI * peak // np.maximum(capacity, 1)
     reserve = np.where(capacity > 0, WHOLE_MILLI - planned_milli, 0)
-    kept = np.maximum(left - peak - reserve, 0) * WHOLE_MILLI // np.where(capacity > 0, planned_milli, WHOLE_MILLI)
-    share: Ints = np.where(cards, np.where(left >= WHOLE_MILLI, WHOLE_MILLI, kept), -1).astype(np.int64)
+    retained = np.maximum(left - peak - reserve, 0) * WHOLE_MILLI // np.where(capacity > 0, planned_milli, WHOLE_MILLI)
+    share: Ints = np.where(devices, np.where(left >= WHOLE_MILLI, WHOLE_MILLI, retained), -1).astype(np.int64)
     return share

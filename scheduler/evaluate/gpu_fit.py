@@ -3,7 +3,7 @@
 Decode is guaranteed: it counts with its peak. A prefill pod counts with its request, and its peak above that comes out
 of head-room that all prefill peaks of a card share, since a peak is given back. Promises end where the reserve begins,
 promises and peaks together at the peak limit; both shares are settings. The rule for one card is in
-`topology.gpus.cards`; this file says the same of thousands of nodes at once. Pure: arrays in, arrays out.
+`topology.gpus.gpu_row`; this file says the same of thousands of nodes at once. Pure: arrays in, arrays out.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.model.policy import Policy
-from scheduler.model.verdict import CARDS, GPU_BYTES, Verdict, VerdictCode
-from topology.gpus.asked import GpuRequest
-from topology.gpus.cards import PHASE_BIT, WHOLE_MILLI, Limits, choose, put_all, serves
+from scheduler.model.verdict import GPU_BYTES, GPUS, Verdict, VerdictCode
 from topology.gpus.forms import QGPU, VOLCANO_VGPU
+from topology.gpus.gpu_request import GpuRequest
+from topology.gpus.gpu_row import PHASE_BIT, WHOLE_MILLI, Limits, choose, put_all, serves
 from topology.gpus.table import GpuTable
 from topology.labels import PREFILL
 
@@ -30,7 +30,7 @@ Mask = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
-class CardNeed:
+class GpuNeed:
     """A request for cards, with the phase that decides how its peak counts, and how far cards may be planned."""
 
     request: GpuRequest
@@ -38,16 +38,16 @@ class CardNeed:
     limits: Limits
 
 
-def card_need(request: GpuRequest | None, phase: str, policy: Policy) -> CardNeed | None:
+def gpu_need(request: GpuRequest | None, phase: str, policy: Policy) -> GpuNeed | None:
     """What must be looked at card by card, or None where amounts say it all: plain GPUs, instances without memory."""
     if request is None or request.plain:
         return None
     if request.profiles and not (request.memory_mib or request.peak_mib):
         return None
-    return CardNeed(request, phase, limits_of(policy))
+    return GpuNeed(request, phase, limits_of(policy))
 
 
-def card_words(need: CardNeed | None) -> str:
+def gpu_phrase(need: GpuNeed | None) -> str:
     """What a node has none of, where no card of it will do: `GPU for KAI fraction`."""
     return f"GPU for {need.request.form}" if need is not None else "GPU"
 
@@ -66,24 +66,24 @@ def usable_mib(total_mib: int, reserved_mib: int | None) -> int:
     return max(0, total_mib - (reserved_mib or 0))
 
 
-def plannable_words(total_mib: int, reserved_mib: int | None, limits: Limits) -> str:
+def plannable_phrase(total_mib: int, reserved_mib: int | None, limits: Limits) -> str:
     """Which subtractions lead to what may be promised: `13543 MiB of 16384 MiB (450 MiB kept by the driver, 15 %
     reserve)`."""
     plannable = usable_mib(total_mib, reserved_mib) * limits.planned_milli // 1000
-    kept = f"{reserved_mib} MiB kept by the driver, " if reserved_mib else ""
-    return f"{plannable} MiB of {total_mib} MiB ({kept}{(1000 - limits.planned_milli) / 10:g} % reserve)"
+    retained = f"{reserved_mib} MiB kept by the driver, " if reserved_mib else ""
+    return f"{plannable} MiB of {total_mib} MiB ({retained}{(1000 - limits.planned_milli) / 10:g} % reserve)"
 
 
 @dataclass(frozen=True, slots=True)
-class CardFit:
+class GpuFit:
     """A request against the nodes asked. `able` (n, G): the card can take one GPU's worth. `free` (n, G): it could, but
-    for memory. `need_mib` and `room_mib` (n, G): what the pod needs there and what may still be promised to it;
+    for memory. `need_mib` and `capacity_mib` (n, G): what the pod needs there and what may still be promised to it;
     `most_mib` (n, G): what could be promised on an empty card."""
 
     able: Mask
     free: Mask
     need_mib: Ints
-    room_mib: Ints
+    capacity_mib: Ints
     most_mib: Ints
     count: int
     none: Mask
@@ -109,12 +109,12 @@ class CardFit:
         rows = np.arange(len(self.able))
         if self.able.shape[1] < self.count:
             return np.zeros(len(rows), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
-        gap = np.where(self.free, self.need_mib - self.room_mib, np.iinfo(np.int64).max)
+        gap = np.where(self.free, self.need_mib - self.capacity_mib, np.iinfo(np.int64).max)
         last = np.argsort(gap, axis=1, kind="stable")[:, self.count - 1]
-        return self.need_mib[rows, last], np.maximum(self.room_mib[rows, last], 0)
+        return self.need_mib[rows, last], np.maximum(self.capacity_mib[rows, last], 0)
 
 
-def card_fit(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> CardFit:
+def gpu_fit(gpus: GpuTable, need: GpuNeed, nodes: Ints | None = None) -> GpuFit:
     """Judge nodes (all by default) card by card for one request."""
     at = np.arange(len(gpus.model)) if nodes is None else nodes
     request, limits = need.request, need.limits
@@ -142,26 +142,26 @@ def card_fit(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> CardF
         free &= users == 0
     asked, burst = _claims(need, capacity, parts)
     held = capacity - gpus.left_mib.take(at, axis=0)
-    room, peak = planned - held, gpus.prefill_peak_mib.take(at, axis=0)
+    spare, peak = planned - held, gpus.prefill_peak_mib.take(at, axis=0)
     if burst.any() or peak.any():
         peak = np.maximum(peak, burst)
         most_at_peak = gpus.static.share_mib(limits.peak_milli)[at]
-        room = np.where(peak > 0, np.minimum(room, most_at_peak - held - peak), room)
+        spare = np.where(peak > 0, np.minimum(spare, most_at_peak - held - peak), spare)
     if not request.isolates and (bit := PHASE_BIT.get(need.phase, 0)):
         free &= (gpus.phases[at] & ~bit) == 0
     if request.pinned:
         free &= _pinned(gpus, request.pinned, at)
     known = capacity > 0
-    enough = ((asked <= room) & known) | ((asked == 0) & (burst == 0))
+    enough = ((asked <= spare) & known) | ((asked == 0) & (burst == 0))
     most = gpus.static.share_mib(limits.peak_milli)[at] if need.phase == PREFILL and request.peak_mib else planned
     # Also where nobody tells the memory of a free card: it is there, and what it holds is what is not known.
-    return CardFit(free & enough, free, asked, room, most - burst, request.count, none)
+    return GpuFit(free & enough, free, asked, spare, most - burst, request.count, none)
 
 
-def _of_containers(gpus: GpuTable, need: CardNeed, at: Ints) -> CardFit:
+def _of_containers(gpus: GpuTable, need: GpuNeed, at: Ints) -> GpuFit:
     """Each container alone for all nodes at once; where each fits, all of them card by card."""
     parts = need.request.parts
-    fits = [card_fit(gpus, replace(need, request=part), at) for part in parts]
+    fits = [gpu_fit(gpus, replace(need, request=part), at) for part in parts]
     most = max(range(len(parts)), key=lambda i: (parts[i].whole, parts[i].memory_mib, parts[i].memory_milli))
     alone = np.logical_and.reduce([fit.fits for fit in fits])
     together = alone.copy()
@@ -173,14 +173,14 @@ def _of_containers(gpus: GpuTable, need: CardNeed, at: Ints) -> CardFit:
     return replace(fits[most], need_mib=need_mib, together=together)
 
 
-def _pods_on(gpus: GpuTable, need: CardNeed, node: int, most: int) -> int:
+def _pods_on(gpus: GpuTable, need: GpuNeed, node: int, most: int) -> int:
     """How many pods the cards of one node take, placed one after the other, at most so many."""
-    cards, row = gpus.static.cards[node], gpus.row(node)
+    devices, row = gpus.static.devices[node], gpus.row(node)
     for placed in range(most):
-        chosen = choose(cards, row, need.request, need.phase, need.limits)
+        chosen = choose(devices, row, need.request, need.phase, need.limits)
         if chosen is None:
             return placed
-        row = put_all(cards, row, chosen, need.request, need.phase)
+        row = put_all(devices, row, chosen, need.request, need.phase)
     return most
 
 
@@ -190,8 +190,8 @@ def _serving(gpus: GpuTable, form: str, at: Ints) -> Mask:
     return serving
 
 
-def _claims(need: CardNeed, capacity: Ints, replicas: Ints) -> tuple[Ints, Ints]:
-    """(guaranteed, burst above it) of each card, MiB: the same as `topology.gpus.cards.claim`."""
+def _claims(need: GpuNeed, capacity: Ints, replicas: Ints) -> tuple[Ints, Ints]:
+    """(guaranteed, burst above it) of each card, MiB: the same as `topology.gpus.gpu_row.claim`."""
     request = need.request
     nothing = np.broadcast_to(np.int64(0), capacity.shape)
     asked = np.broadcast_to(np.int64(request.memory_mib), capacity.shape)
@@ -208,30 +208,30 @@ def _claims(need: CardNeed, capacity: Ints, replicas: Ints) -> tuple[Ints, Ints]
 def _pinned(gpus: GpuTable, pinned: tuple[str, ...], at: Ints) -> Mask:
     mask = np.zeros((len(at), gpus.static.width), dtype=bool)
     for row, node in enumerate(at.tolist()):
-        for card, uuid in enumerate(gpus.static.cards[node].uuids):
-            mask[row, card] = uuid in pinned
+        for gpu, uuid in enumerate(gpus.static.devices[node].uuids):
+            mask[row, gpu] = uuid in pinned
     return mask
 
 
-def _instances(gpus: GpuTable, need: CardNeed, at: Ints) -> CardFit:
+def _instances(gpus: GpuTable, need: GpuNeed, at: Ints) -> GpuFit:
     """MIG instances are cards of their own: the memory a pod names must fit into each, reserve left out. How many are
     free is a matter of amounts, so one column a node says it all."""
     request = need.request
     wanted = max(request.memory_mib, request.peak_mib)
-    room = np.zeros((len(at), 1), dtype=np.int64)
+    spare = np.zeros((len(at), 1), dtype=np.int64)
     for row, node in enumerate(at.tolist()):
-        offered = dict(gpus.static.cards[node].instances)
+        offered = dict(gpus.static.devices[node].instances)
         each = [offered.get(name, 0) for name, _ in request.profiles]
-        room[row, 0] = min(each) * need.limits.planned_milli // 1000
-    asked = np.full_like(room, wanted)
-    free = room > 0
-    return CardFit(free & (asked <= room), free, asked, room, room, 1, room[:, 0] == 0)
+        spare[row, 0] = min(each) * need.limits.planned_milli // 1000
+    asked = np.full_like(spare, wanted)
+    free = spare > 0
+    return GpuFit(free & (asked <= spare), free, asked, spare, spare, 1, spare[:, 0] == 0)
 
 
-def card_slots(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> Ints:
+def gpu_slots(gpus: GpuTable, need: GpuNeed, nodes: Ints | None = None) -> Ints:
     """How many pods of this need the cards of each node can take, (n,); a thousand where cards set no limit."""
     at = np.arange(len(gpus.model)) if nodes is None else nodes
-    fit, request = card_fit(gpus, need, at), need.request
+    fit, request = gpu_fit(gpus, need, at), need.request
     if request.profiles:
         return np.where(fit.fits, 1000, 0).astype(np.int64)
     if request.parts:
@@ -241,7 +241,7 @@ def card_slots(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> Int
     replicas = gpus.static.replicas[at]
     replica = request.whole & (replicas > 1) & ~gpus.static.listed[at]
     if not request.whole or replica.any():
-        many = np.where(fit.need_mib > 0, np.maximum(fit.room_mib, 0) // np.maximum(fit.need_mib, 1), 1000)
+        many = np.where(fit.need_mib > 0, np.maximum(fit.capacity_mib, 0) // np.maximum(fit.need_mib, 1), 1000)
         if request.whole:
             parts = WHOLE_MILLI // np.maximum(replicas, 1)
             many = np.where(replica[:, None], np.minimum(many, gpus.left_compute[at] // parts[:, None]), 1)
@@ -258,18 +258,18 @@ def card_slots(gpus: GpuTable, need: CardNeed, nodes: Ints | None = None) -> Int
     return slots
 
 
-def short_of_cards(
-    names: Sequence[str], nodes: Ints, fit: CardFit, within: Mask, code: VerdictCode, at: Ints
-) -> Verdict:
+def short_of_gpus(names: Sequence[str], nodes: Ints, fit: GpuFit, within: Mask, code: VerdictCode, at: Ints) -> Verdict:
     """The nearest miss among the positions `at`, whose cards will not do: within reach first, then the smallest gap,
     then by name. In bytes of GPU memory where that alone is short, else in cards."""
     if code is VerdictCode.INSUFFICIENT_MEMORY:
-        need, room = fit.best()
-        need, room, unit = need[at] * MIB, room[at] * MIB, GPU_BYTES
+        need, spare = fit.best()
+        need, spare, unit = need[at] * MIB, spare[at] * MIB, GPU_BYTES
         could = within[at] & (fit.free[at] & (fit.need_mib[at] <= fit.most_mib[at])).any(axis=1)
     else:
-        need, unit = np.full(len(at), fit.count, dtype=np.int64), CARDS
-        room = fit.able[at].sum(axis=1)
+        need, unit = np.full(len(at), fit.count, dtype=np.int64), GPUS
+        spare = fit.able[at].sum(axis=1)
         could = within[at] & (fit.able.shape[1] >= fit.count)
-    best = int(np.lexsort((nodes[at], need - room, ~within[at], ~could))[0])
-    return Verdict(code, names[nodes[at][best]], float(need[best]), float(room[best]), unit, suffices=bool(could[best]))
+    best = int(np.lexsort((nodes[at], need - spare, ~within[at], ~could))[0])
+    return Verdict(
+        code, names[nodes[at][best]], float(need[best]), float(spare[best]), unit, suffices=bool(could[best])
+    )

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 
 from scheduler.model.request import PodRequest
 from topology.cluster.snapshot import Snapshot
-from topology.gpus.asked import GpuRequest, whole_gpus
-from topology.gpus.capacity import NodeCards
-from topology.gpus.cards import EVERYTHING, CardRow, choose, empty_row, put
+from topology.gpus.allocations import held_row
+from topology.gpus.capacity import NodeGpus
 from topology.gpus.forms import WHOLE
-from topology.gpus.holds import held_row
+from topology.gpus.gpu_request import GpuRequest, whole_gpus
+from topology.gpus.gpu_row import EVERYTHING, GpuRow, choose, empty_row, put
 from topology.gpus.roots import whole_in_use
-from topology.gpus.sets import GpuSet, best_set, judge_set, plugin_set
+from topology.gpus.sets import GpuSet, best_set, evaluate_set, plugin_set
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class GpuPick:
     def show(self) -> str:
         """`0,1 (PIX)`, `2,3 (SYS; 4,5 would be PIX)`, `0,1 (PIX; 2 of 2 on the partner's rails)`."""
         named = ",".join(map(str, self.gpus))
-        said = "; ".join(part for part in (self.joined, self.network, self.better) if part)
-        return f"{named} ({said})" if said else named
+        value = "; ".join(part for part in (self.joined, self.network, self.better) if part)
+        return f"{named} ({value})" if value else named
 
 
 def gpu_pick(snapshot: Snapshot, request: PodRequest, node: int, partner: int | None = None) -> GpuPick | None:
@@ -47,50 +47,50 @@ def gpu_pick(snapshot: Snapshot, request: PodRequest, node: int, partner: int | 
     gpu = request.gpu
     if gpu is None or gpu.profiles:
         return None
-    cards = snapshot.table.gpus.cards[node]
-    if gpu.plain and cards.links is None:
+    devices = snapshot.table.gpus.devices[node]
+    if gpu.plain and devices.links is None:
         return None
-    row = _row(snapshot, cards, node)
-    if gpu.whole and cards.links is not None:
+    row = _row(snapshot, devices, node)
+    if gpu.whole and devices.links is not None:
         rails = partner_rails(snapshot, partner) if partner is not None and partner != node else None
-        return _whole(cards, row, gpu, rails)
-    chosen = choose(cards, row, gpu, request.phase, EVERYTHING)
+        return _whole(devices, row, gpu, rails)
+    chosen = choose(devices, row, gpu, request.phase, EVERYTHING)
     return GpuPick(tuple(sorted(set(chosen))), gpu.predicted) if chosen else None
 
 
 def partner_rails(snapshot: Snapshot, node: int) -> frozenset[int]:
     """Rails of the cards in use on the partner's node, its own among them: numbers of live network cards there, as the
     agent sees them. Empty where no agent does."""
-    cards = snapshot.table.gpus.cards[node]
-    if cards.links is None or not cards.links.rails_known:
+    devices = snapshot.table.gpus.devices[node]
+    if devices.links is None or not devices.links.rails_known:
         return frozenset()
-    users = _row(snapshot, cards, node).users
-    rails = zip(cards.links.rails, users, cards.healthy, strict=True)
+    users = _row(snapshot, devices, node).users
+    rails = zip(devices.links.rails, users, devices.healthy, strict=True)
     return frozenset(rail for rail, there, healthy in rails if rail is not None and there and healthy)
 
 
-def _row(snapshot: Snapshot, cards: NodeCards, node: int) -> CardRow:
+def _row(snapshot: Snapshot, devices: NodeGpus, node: int) -> GpuRow:
     column = snapshot.gpu_column
     units = int(snapshot.used[node, column]) if column is not None else 0
     name = snapshot.table.names[node]
     held, in_use = snapshot.holds.get(name), snapshot.in_use.get(name)
-    if held is None and in_use is not None and cards.kind == WHOLE.name and cards.replicas <= 1:
-        row = empty_row(cards)
-        for card, taken in enumerate(whole_in_use(cards, units, in_use)):
-            row = put(cards, row, card, whole_gpus(1), "") if taken else row
+    if held is None and in_use is not None and devices.kind == WHOLE.name and devices.replicas <= 1:
+        row = empty_row(devices)
+        for device, taken in enumerate(whole_in_use(devices, units, in_use)):
+            row = put(devices, row, device, whole_gpus(1), "") if taken else row
         return row
-    return held_row(cards, held.holds if held is not None else {}, units)
+    return held_row(devices, held.holds if held is not None else {}, units)
 
 
-def _whole(cards: NodeCards, row: CardRow, gpu: GpuRequest, rails: frozenset[int] | None) -> GpuPick | None:
+def _whole(devices: NodeGpus, row: GpuRow, gpu: GpuRequest, rails: frozenset[int] | None) -> GpuPick | None:
     """`rails` are the partner's; None where it is on the same node, so that no network card matters."""
-    links = cards.links
+    links = devices.links
     free = [users == 0 for users in row.users]
     taken = plugin_set(links, free, gpu.count) if links is not None else None
     if links is None or taken is None:
         return None
     theirs = rails or frozenset[int]()
-    got, best = judge_set(links, taken, free, (), theirs), best_set(links, free, gpu.count, (), theirs)
+    got, best = evaluate_set(links, taken, free, (), theirs), best_set(links, free, gpu.count, (), theirs)
     network = _network(got, theirs) if links.rails_known and rails is not None else ""
     if gpu.count == 1:
         return GpuPick(taken, gpu.predicted, network=network)

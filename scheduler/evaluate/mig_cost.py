@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.cluster.snapshot import Snapshot
-from topology.gpus.capacity import GPU_COUNT, NodeCards
+from topology.gpus.capacity import GPU_COUNT, NodeGpus
 from topology.gpus.forms import MIG_PREFIX
 from topology.gpus.mig_placement import best_start, fragmentation, layout, taken
-from topology.gpus.mig_profiles import MigCard, base_name, mig_card
+from topology.gpus.mig_profiles import MigGpu, base_name, mig_gpu
 
 Counts = tuple[tuple[str, int], ...]
 
@@ -29,15 +29,15 @@ class MigNode:
     """One node's cards, and for each the set of slices that pods hold (bit i for slice i). Always a prediction: counts
     do not say which card an instance is on."""
 
-    card: MigCard
+    gpu: MigGpu
     used: tuple[int, ...]
 
 
-def mig_node(cards: NodeCards, count: int, offered: Mapping[str, int], held: Mapping[str, int]) -> MigNode | None:
+def mig_node(devices: NodeGpus, count: int, offered: Mapping[str, int], held: Mapping[str, int]) -> MigNode | None:
     """A node by counts: `count` cards, instances `offered` and `held` by profile. None where the card is unknown,
     offers no instances, or its counts fit no layout."""
     instances = tuple(sorted((name, n) for name, n in offered.items() if n > 0))
-    known = mig_card(cards.model, max(cards.memory_mib, default=0))
+    known = mig_gpu(devices.model, max(devices.memory_mib, default=0))
     if known is None or not instances or count < 1:
         return None
     places = _layouts(known, count, instances)
@@ -56,22 +56,22 @@ def mig_node(cards: NodeCards, count: int, offered: Mapping[str, int], held: Map
 
 
 @lru_cache(maxsize=512)
-def _layouts(card: MigCard, count: int, instances: Counts) -> tuple[tuple[tuple[str, int], ...], ...] | None:
+def _layouts(gpu: MigGpu, count: int, instances: Counts) -> tuple[tuple[tuple[str, int], ...], ...] | None:
     """Instances over cards: each card takes the largest that still fit, so nodes of one configuration are alike."""
     todo = [name for name, n in instances for _ in range(n)]
-    sizes = {name: profile.size for name in todo if (profile := card.profile(name)) is not None}
+    sizes = {name: profile.size for name in todo if (profile := gpu.profile(name)) is not None}
     todo = sorted((name for name in todo if name in sizes), key=lambda name: (-sizes[name], name))
     each = -(-len(todo) // count)
-    on_card: list[list[str]] = [[] for _ in range(count)]
+    on_gpu: list[list[str]] = [[] for _ in range(count)]
     for name in todo:
-        order = sorted(range(count), key=lambda i: (len(on_card[i]) >= each, len(on_card[i]), i))
+        order = sorted(range(count), key=lambda i: (len(on_gpu[i]) >= each, len(on_gpu[i]), i))
         for i in order:
-            if layout(card, [*on_card[i], name]) is not None:
-                on_card[i].append(name)
+            if layout(gpu, [*on_gpu[i], name]) is not None:
+                on_gpu[i].append(name)
                 break
         else:
             return None
-    found = [layout(card, names) for names in on_card]
+    found = [layout(gpu, names) for names in on_gpu]
     return tuple(placed for placed in found if placed is not None)
 
 
@@ -80,15 +80,15 @@ def fragmentation_added(node: MigNode, profile: str, mix: Mapping[str, float]) -
     start that harm least. Negative where it fills a gap; infinite where no card has a place."""
     best = np.inf
     for used in set(node.used):
-        start = best_start(node.card, used, profile, mix)
+        start = best_start(node.gpu, used, profile, mix)
         if start is None:
             continue
-        after = used | taken(node.card, [(profile, start)])
-        best = min(best, fragmentation(node.card, after, mix) - fragmentation(node.card, used, mix))
+        after = used | taken(node.gpu, [(profile, start)])
+        best = min(best, fragmentation(node.gpu, after, mix) - fragmentation(node.gpu, used, mix))
     return float(best)
 
 
-def mig_harm(
+def mig_cost(
     snapshot: Snapshot,
     nodes: NDArray[np.int64],
     profiles: Sequence[str],
@@ -111,27 +111,27 @@ def mig_harm(
         [table.allocatable[nodes][:, at], held_there[:, at], static.model_kind[nodes], size, of_count[nodes]]
     )
     # Nodes in one state are alike; a row's bytes are its state.
-    text, each, alike = rows.tobytes(), rows.itemsize * rows.shape[1], dict[bytes, float]()
-    harm = np.zeros(len(nodes))
+    text, each, equivalent = rows.tobytes(), rows.itemsize * rows.shape[1], dict[bytes, float]()
+    placement_cost = np.zeros(len(nodes))
     for place in range(len(nodes)):
         state = text[place * each : (place + 1) * each]
         node = int(nodes[place])
         if (seen := table.mig_of(node)) is not None:
             held_by = dict(zip(names, rows[place, width : 2 * width].tolist(), strict=True))
             in_use = snapshot.in_use.get(table.names[node], ())
-            harm[place] = seen.added(in_use, held_by, profiles[0], weights) or 0.0
+            placement_cost[place] = seen.added(in_use, held_by, profiles[0], weights) or 0.0
             continue
-        if state not in alike:
+        if state not in equivalent:
             row = rows[place].tolist()
             offered, held, (kind, mib, group) = tuple(row[:width]), tuple(row[width:-3]), row[-3:]
             number = int(counts[group]) if group >= 0 and counts[group].isdigit() else 1
-            alike[state] = _harm_of(static.models[kind], mib, number, names, offered, held, profiles[0], weights)
-        harm[place] = alike[state]
-    return harm
+            equivalent[state] = _cost_of(static.models[kind], mib, number, names, offered, held, profiles[0], weights)
+        placement_cost[place] = equivalent[state]
+    return placement_cost
 
 
 @lru_cache(maxsize=16384)
-def _harm_of(
+def _cost_of(
     model: str,
     mib: int,
     count: int,
@@ -141,7 +141,7 @@ def _harm_of(
     profile: str,
     mix: tuple[tuple[str, float], ...],
 ) -> float:
-    cards = NodeCards(model=model, memory_mib=(mib,) if mib else ())
-    node = mig_node(cards, count, dict(zip(names, offered, strict=True)), dict(zip(names, held, strict=True)))
+    devices = NodeGpus(model=model, memory_mib=(mib,) if mib else ())
+    node = mig_node(devices, count, dict(zip(names, offered, strict=True)), dict(zip(names, held, strict=True)))
     added = fragmentation_added(node, profile, dict(mix)) if node is not None else 0.0
     return added if np.isfinite(added) else 0.0

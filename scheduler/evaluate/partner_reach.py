@@ -39,7 +39,7 @@ def known_nodes(partners: Sequence[Partner], table: NodeTable) -> dict[tuple[str
     return {names: tuple(sorted(index[n] for n in names if n in index)) for names in {p.nodes for p in partners}}
 
 
-class Seen(NamedTuple):
+class PartnerReach(NamedTuple):
     """How far every node is from the partners of the other phase: from the farthest, in sum and from the nearest, (N,)
     each in microseconds, and how many partners that is."""
 
@@ -49,25 +49,25 @@ class Seen(NamedTuple):
     pods: int
 
 
-def seen_from(table: NodeTable, partners: Sequence[NDArray[np.int64]], size_bytes: int) -> Seen:
+def seen_from(table: NodeTable, partners: Sequence[NDArray[np.int64]], size_bytes: int) -> PartnerReach:
     """What partners mean for every node; each is given by the nodes that it may stand on.
 
     Nodes of one kind are equally far from all others, so it costs what there are kinds, not what there are partners.
     """
     if not partners:
         nobody = np.zeros(len(table))
-        return Seen(nobody, nobody, np.full(len(table), np.inf), 0)
+        return PartnerReach(nobody, nobody, np.full(len(table), np.inf), 0)
     reach, kinds = table.reach, len(table.reach.first)
     worst, nearest, total = np.zeros(kinds), np.full(kinds, np.inf), np.zeros(kinds)
-    others_worst, others_nearest, twins = worst.copy(), nearest.copy(), np.zeros(kinds)
+    others_worst, others_nearest, equivalents = worst.copy(), nearest.copy(), np.zeros(kinds)
     single = np.array([nodes[0] for nodes in partners if len(nodes) == 1], dtype=np.int64)
     nodes, pods = np.unique(single, return_counts=True)
-    there, of, alike = np.unique(reach.kind[nodes], return_inverse=True, return_counts=True)
+    there, of, equivalent = np.unique(reach.kind[nodes], return_inverse=True, return_counts=True)
     weight = np.bincount(of.reshape(-1), weights=pods, minlength=len(there))
-    for kind, count, often in zip(there.tolist(), alike.tolist(), weight.tolist(), strict=True):
+    for kind, count, often in zip(there.tolist(), equivalent.tolist(), weight.tolist(), strict=True):
         row = reach.kind_row_us(kind, size_bytes)
         worst, nearest, total = np.maximum(worst, row), np.minimum(nearest, row), total + often * row
-        twins[kind] = row[kind]
+        equivalents[kind] = row[kind]
         far, near = row.copy(), row.copy()
         if count == 1:  # the one of its kind: it has no twin to be far from
             far[kind], near[kind] = 0.0, np.inf
@@ -76,13 +76,13 @@ def seen_from(table: NodeTable, partners: Sequence[NDArray[np.int64]], size_byte
     # A node sees whom it has itself over its own links, and the others of its kind as everybody does.
     own, mine = reach.self_us(size_bytes)[nodes], reach.kind[nodes]
     found[0][nodes] = np.maximum(others_worst[mine], own)
-    found[1][nodes] += pods * (own - twins[mine])
+    found[1][nodes] += pods * (own - equivalents[mine])
     found[2][nodes] = np.minimum(others_nearest[mine], own)
     several = Counter(tuple(nodes.tolist()) for nodes in partners if len(nodes) > 1)
     for where, count in several.items():  # released pods of one phase share their nodes
         row = farthest_us(table, np.array(where, dtype=np.int64), size_bytes)
         found = [np.maximum(found[0], row), found[1] + count * row, np.minimum(found[2], row)]
-    return Seen(found[0], found[1], found[2], len(partners))
+    return PartnerReach(found[0], found[1], found[2], len(partners))
 
 
 def reach_to(table: NodeTable, named: Named, bound: ReachBound) -> Floats:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from topology.gpus.roots import RootRoom
+from topology.gpus.roots import RootCapacity
 from topology.labels import DECODE, PREFILL
 
 Ints = NDArray[np.int64]
@@ -54,22 +54,22 @@ def group_of(prefill_gpus: Sequence[int], decode_gpus: Sequence[int]) -> Group |
     return Group(gpus, count) if gpus else None
 
 
-def root_fit(room: RootRoom, size: int, group: Group) -> RootFit:
+def root_fit(capacity: RootCapacity, size: int, group: Group) -> RootFit:
     """For a table of `size` nodes."""
     fit, wanted = np.zeros(size, dtype=np.int64), np.zeros(size, dtype=np.int64)
-    whole = np.minimum(room.free.sum(axis=1) // group.gpus, group.groups)
-    wanted[room.nodes] = whole
-    fit[room.nodes] = np.minimum((room.free // group.gpus).sum(axis=1), whole)
+    whole = np.minimum(capacity.free.sum(axis=1) // group.gpus, group.groups)
+    wanted[capacity.nodes] = whole
+    fit[capacity.nodes] = np.minimum((capacity.free // group.gpus).sum(axis=1), whole)
     return RootFit(fit, wanted)
 
 
-def torn_share(room: RootRoom, gpus_at: Mapping[int, Mapping[str, Sequence[int]]], groups: int) -> float:
+def split_share(capacity: RootCapacity, gpus_at: Mapping[int, Mapping[str, Sequence[int]]], groups: int) -> float:
     """Share of a gang's groups that a placement tears apart: `gpus_at` are the GPUs of its pods, by node and phase."""
-    torn = 0
+    split_groups = 0
     for node, by_phase in gpus_at.items():
-        at = int(np.searchsorted(room.nodes, node))
+        at = int(np.searchsorted(capacity.nodes, node))
         group = group_of(by_phase.get(PREFILL, ()), by_phase.get(DECODE, ()))
-        if group is None or at >= len(room.nodes) or room.nodes[at] != node:
+        if group is None or at >= len(capacity.nodes) or capacity.nodes[at] != node:
             continue
-        torn += max(0, group.groups - int((room.free[at] // group.gpus).sum()))
-    return torn / max(groups, 1)
+        split_groups += max(0, group.groups - int((capacity.free[at] // group.gpus).sum()))
+    return split_groups / max(groups, 1)

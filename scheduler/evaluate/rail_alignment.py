@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.cluster.snapshot import Snapshot
-from topology.gpus.rails import RailRoom, picked, rails_of
+from topology.gpus.rails import RailCapacity, picked, rails_of
 from topology.gpus.sets import MOST_GPUS
 
 Ints = NDArray[np.int64]
@@ -32,38 +32,40 @@ class Placed(NamedTuple):
 def off_rail(snapshot: Snapshot, gpus: int, nodes: Ints, partners: Collection[int]) -> Floats | None:
     """Share of a pod's GPUs that are on no rail of the GPUs in use on its partners' nodes, for each of `nodes`, (n,);
     NaN where a node's rails are not known or too few of its GPUs are free. None where nobody tells the partners'."""
-    room = snapshot.rail_room()
-    if not gpus or not len(room.nodes) or not partners:
+    capacity = snapshot.rail_capacity()
+    if not gpus or not len(capacity.nodes) or not partners:
         return None
-    theirs = {node: _in_use(room, node) for node in sorted(partners)}
+    theirs = {node: _in_use(capacity, node) for node in sorted(partners)}
     if not any(theirs.values()):
         return None
     every = frozenset[int]().union(*theirs.values())
     share = np.full(len(nodes), np.nan)
-    at = np.searchsorted(room.nodes, nodes)
-    known = at < len(room.nodes)
-    known[known] = room.nodes[at[known]] == nodes[known]
+    at = np.searchsorted(capacity.nodes, nodes)
+    known = at < len(capacity.nodes)
+    known[known] = capacity.nodes[at[known]] == nodes[known]
     asked = np.flatnonzero(known)
     # Nodes whose GPUs are joined and free alike are one state; of eight GPUs there are a few dozen.
-    states, alike = np.unique(room.kind[at[asked]] << MOST_GPUS | room.free[at[asked]], return_inverse=True)
-    offs = [_off(room, state >> MOST_GPUS, state & (1 << MOST_GPUS) - 1, gpus, every) for state in states.tolist()]
-    share[asked] = np.array([np.nan if off is None else off / gpus for off in offs])[alike.reshape(-1)]
+    states, equivalent = np.unique(
+        capacity.kind[at[asked]] << MOST_GPUS | capacity.free[at[asked]], return_inverse=True
+    )
+    offs = [_off(capacity, state >> MOST_GPUS, state & (1 << MOST_GPUS) - 1, gpus, every) for state in states.tolist()]
+    share[asked] = np.array([np.nan if off is None else off / gpus for off in offs])[equivalent.reshape(-1)]
     for node in theirs:  # beside a partner only those on other nodes are far
         here = np.flatnonzero(nodes == node)
         others = frozenset[int]().union(*(rails for other, rails in theirs.items() if other != node))
-        if len(here) and (place := room.at(node)) >= 0:
-            off = _off(room, int(room.kind[place]), int(room.free[place]), gpus, others) if others else 0
+        if len(here) and (place := capacity.at(node)) >= 0:
+            off = _off(capacity, int(capacity.kind[place]), int(capacity.free[place]), gpus, others) if others else 0
             share[here] = np.nan if off is None else off / gpus
     return share
 
 
-def _in_use(room: RailRoom, node: int) -> frozenset[int]:
-    at = room.at(node)
-    return rails_of(room.links[int(room.kind[at])], int(room.taken[at])) if at >= 0 else frozenset()
+def _in_use(capacity: RailCapacity, node: int) -> frozenset[int]:
+    at = capacity.at(node)
+    return rails_of(capacity.links[int(capacity.kind[at])], int(capacity.taken[at])) if at >= 0 else frozenset()
 
 
-def _off(room: RailRoom, kind: int, free: int, gpus: int, theirs: frozenset[int]) -> int | None:
-    links = room.links[kind]
+def _off(capacity: RailCapacity, kind: int, free: int, gpus: int, theirs: frozenset[int]) -> int | None:
+    links = capacity.links[kind]
     chosen = picked(links, free, gpus)
     return None if chosen is None else sum(1 for gpu in chosen if links.rails[gpu] not in theirs)
 
@@ -72,22 +74,22 @@ class GangRails:
     """The rails of a whole gang as its pods are placed; `partners` are the nodes of pods of the first and of the second
     phase that have places."""
 
-    def __init__(self, room: RailRoom, partners: tuple[Collection[int], Collection[int]]) -> None:
-        self._room = room
-        self._there = tuple({node: _in_use(room, node) for node in sorted(side)} for side in partners)
+    def __init__(self, capacity: RailCapacity, partners: tuple[Collection[int], Collection[int]]) -> None:
+        self._capacity = capacity
+        self._there = tuple({node: _in_use(capacity, node) for node in sorted(side)} for side in partners)
 
     def off(self, pods: Iterable[Placed]) -> float:
         """Share of the gang's GPUs that are on no rail of the other phase's GPUs on other nodes. Pods take GPUs one
         after the other, by phase and the widest first."""
-        room, free, total = self._room, dict[int, int](), 0
+        capacity, free, total = self._capacity, dict[int, int](), 0
         taken: list[tuple[Placed, tuple[int, ...]]] = []
         rails: tuple[dict[int, frozenset[int]], ...] = tuple(dict(side) for side in self._there)
         for pod in sorted(pods, key=lambda p: (p.second, -p.gpus, p.node)):
             total += pod.gpus
-            at = room.at(pod.node) if pod.gpus else -1
+            at = capacity.at(pod.node) if pod.gpus else -1
             if at < 0:
                 continue
-            links, left = room.links[int(room.kind[at])], free.get(pod.node, int(room.free[at]))
+            links, left = capacity.links[int(capacity.kind[at])], free.get(pod.node, int(capacity.free[at]))
             chosen = picked(links, left, pod.gpus)
             if chosen is None:
                 continue
@@ -102,7 +104,7 @@ class GangRails:
         theirs = frozenset[int]().union(*(rails for node, rails in others.items() if node != pod.node))
         if not theirs:
             return 0
-        links = self._room.links[int(self._room.kind[self._room.at(pod.node)])]
+        links = self._capacity.links[int(self._capacity.kind[self._capacity.at(pod.node)])]
         return sum(1 for gpu in chosen if links.rails[gpu] not in theirs)
 
 
@@ -110,8 +112,8 @@ def gang_rails(
     snapshot: Snapshot, partners: tuple[Collection[int], Collection[int]], nodes: Ints | None = None
 ) -> GangRails | None:
     """For pods on these nodes (all by default); None where the rails of none of them are known."""
-    room = snapshot.rail_room()
-    if not len(room.nodes):
+    capacity = snapshot.rail_capacity()
+    if not len(capacity.nodes):
         return None
-    known = room.nodes if nodes is None else np.intersect1d(room.nodes, nodes)
-    return GangRails(room, partners) if len(known) else None
+    known = capacity.nodes if nodes is None else np.intersect1d(capacity.nodes, nodes)
+    return GangRails(capacity, partners) if len(known) else None

@@ -14,11 +14,11 @@ from functools import reduce
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.evaluate.capacity_score import ROOM_PARTS, cut, lost, order_points, room_points, weights_for
-from scheduler.evaluate.free_capacity import room_of
-from scheduler.evaluate.mig_cost import mig_harm
+from scheduler.evaluate.capacity_score import CAPACITY_PARTS, capacity_points, cut, lost, order_points, weights_for
+from scheduler.evaluate.free_capacity import free_capacity
+from scheduler.evaluate.mig_cost import mig_cost
 from scheduler.evaluate.pci_affinity import RootFit
-from scheduler.model.decision import Candidate, Part
+from scheduler.model.decision import Candidate, ScorePart
 from scheduler.model.policy import Policy
 from topology.cluster.snapshot import Mask, Snapshot
 from topology.fragmentation.pod_shape import PodShape
@@ -72,8 +72,8 @@ class Scored:
         share = np.where(fits, reach_share(reach_us, bound_us), 0.0)
         self._roots = roots
         if roots is not None:
-            torn = 1.0 - ROOT_SHARE * roots.lost(nodes)
-            share = np.where(within, BOUND_SHARE + (share - BOUND_SHARE) * torn, share)
+            split_groups = 1.0 - ROOT_SHARE * roots.lost(nodes)
+            share = np.where(within, BOUND_SHARE + (share - BOUND_SHARE) * split_groups, share)
         on_rails = policy.rail_points if off_rail is not None else 0.0
         reach_points = policy.reach_points - on_rails
         reach = cut(share * reach_points, reach_points)
@@ -82,16 +82,16 @@ class Scored:
             aligned = np.where(np.isnan(off_rail), 0.5, 1.0 - off_rail)  # what nobody tells is neither good nor bad
             rails = [("rails", cut(np.where(within, aligned, 0.0) * on_rails, on_rails), on_rails)]
         weights = weights_for(shape, policy)
-        of = {name: getattr(weights, name).of for name in (*ROOM_PARTS, "mig")}
+        of = {name: getattr(weights, name).of for name in (*CAPACITY_PARTS, "mig")}
         # Only where the pod may go: what it would leave elsewhere is nobody's question.
         inside = np.flatnonzero(within)
         points = {name: np.zeros(len(nodes), dtype=np.int64) for name in of}
         if len(inside) and of["mig"]:
-            cards = mig_harm(snapshot, nodes[inside], (shape.profile,), snapshot.mix.profiles)
-            points["mig"][inside] = lost(cards, weights.mig)
-        if len(inside) and any(of[name] for name in ROOM_PARTS):
-            room = room_of(snapshot, nodes[inside], policy)
-            found = room_points(room, shape, snapshot.mix, weights, snapshot.table.gpus.model_gpus)
+            devices = mig_cost(snapshot, nodes[inside], (shape.profile,), snapshot.mix.profiles)
+            points["mig"][inside] = lost(devices, weights.mig)
+        if len(inside) and any(of[name] for name in CAPACITY_PARTS):
+            capacity = free_capacity(snapshot, nodes[inside], policy)
+            found = capacity_points(capacity, shape, snapshot.mix, weights, snapshot.table.gpus.model_gpus)
             for name, of_node in found.parts.items():
                 points[name][inside] = of_node
         order = order_points(nodes, len(snapshot.table), weights.order, within)
@@ -107,7 +107,7 @@ class Scored:
         """The readable form of one scored node: the very numbers that make its score."""
         return Candidate(
             node=name,
-            parts=tuple(Part(part, int(points[position]), of) for part, points, of in self.parts),
+            parts=tuple(ScorePart(part, int(points[position]), of) for part, points, of in self.parts),
             reach=reach,
             within=bool(self.within[position]),
             roots=self._roots.of(int(self.nodes[position])) if self._roots is not None else None,

@@ -27,7 +27,7 @@ from scheduler.explain.wording import (
     larger_than_cluster,
     name_of,
     names_of,
-    nearest_room,
+    nearest_capacity,
     no_score,
     over,
     path_of,
@@ -35,7 +35,7 @@ from scheduler.explain.wording import (
     plural,
     ruled_out,
     set_of,
-    torn_roots,
+    split_roots,
     whole_points,
 )
 from scheduler.model.decision import Candidate, Decision, Outcome, PairReach, Plan
@@ -46,7 +46,7 @@ from topology.units import show_us
 
 MAX_LINES: Final = 8
 _RUNNERS_UP: Final = 2
-_WITH_ROOM: Final = (VerdictCode.REACH_EXCEEDED, VerdictCode.GANG_TOO_LARGE)
+_WITH_CAPACITY: Final = (VerdictCode.REACH_EXCEEDED, VerdictCode.GANG_TOO_LARGE)
 
 _WORD_CHARS: Final = 9
 """The first word of a row and the space behind it."""
@@ -92,8 +92,8 @@ def _placed_rows(decision: Decision, plan: Plan | None, bound_node: str | None) 
         rows.append(("next", "   ".join(_runner_up(c) for c in others)))
     elif decision.eligible == 1:
         rows.append(("next", f"none: the only feasible node of {decision.node_count}"))
-    if mine is not None and (torn := torn_roots(mine)):
-        rows.append(("roots", torn))
+    if mine is not None and (split_groups := split_roots(mine)):
+        rows.append(("roots", split_groups))
     if out := ruled_out(decision):
         rows.append(("out", out))
     allowed = plan.set_of(decision.request.uid) if plan is not None else None
@@ -142,14 +142,14 @@ def _runner_up(candidate: Candidate) -> str:
 
 def _held_rows(decision: Decision, plan: Plan | None) -> list[Row]:
     if plan is None:
-        return [("none", counts(decision)), *_room(decision), *_nearest(decision)]
+        return [("none", counts(decision)), *_capacity(decision), *_nearest(decision)]
     blocked = blocked_of(plan, decision)
     if plan.outcome in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG) or blocked is None:
         return _waiting_rows(plan)
     rows = [("none", counts(decision, decided=plan.outcome != Outcome.UNDECIDED))]
     if is_joiner(plan):
         rows.append(("gang", f"has its minimum; this pod alone waits, for a place within {show_us(decision.bound_us)}"))
-        rows += [*_room(decision), *_nearest(decision)]
+        rows += [*_capacity(decision), *_nearest(decision)]
         return rows + _helps(helps_one(decision))
     needed = phase_counts(*(plan.request.still_needed(phase) for phase in PHASES))
     rows.append(
@@ -157,7 +157,7 @@ def _held_rows(decision: Decision, plan: Plan | None) -> list[Row]:
     )
     rows += _gang_rows(plan, blocked)
     if blocked.decision.too_large is not None or plan.shortfall is None or not plan.shortfall.beyond_cluster:
-        rows += _room(blocked.decision)
+        rows += _capacity(blocked.decision)
     return rows + _helps(helps_gang(plan, blocked.decision))
 
 
@@ -182,7 +182,7 @@ def _gang_rows(plan: Plan, blocked: Blocked) -> list[Row]:
         return rows
     if short.beyond_cluster:
         return [("cluster", larger_than_cluster(short))]
-    if blocked.obstacle is Obstacle.NO_ROOM:
+    if blocked.obstacle is Obstacle.NO_CAPACITY:
         return rows
     if (pair := short.closest) is not None:
         gap = f", {over(pair.reach.us, bound_us)}" if pair.reach.us > bound_us else ""
@@ -194,14 +194,14 @@ def _gang_rows(plan: Plan, blocked: Blocked) -> list[Row]:
     return rows
 
 
-def _room(decision: Decision) -> list[Row]:
+def _capacity(decision: Decision) -> list[Row]:
     """The node that came closest to having room; beside nodes that have it, only if it has some of what is asked."""
     if decision.too_large is not None:
         return [("room", larger_than_all(decision.too_large))]
-    if (miss := nearest_room(decision)) is None:
+    if (miss := nearest_capacity(decision)) is None:
         return []
     gap = f"{name_of(miss.node)}: {amount(miss.have, miss.unit, 'free')}, {gap_of(miss)}"
-    have = decision.eligible + sum(decision.ruled_out.get(code, 0) for code in _WITH_ROOM)
+    have = decision.eligible + sum(decision.ruled_out.get(code, 0) for code in _WITH_CAPACITY)
     if not have:
         return [("room", f"best {gap}")]
     return (
@@ -274,11 +274,11 @@ def _table(rows: Sequence[Row]) -> str:
 
     A text too long for its line goes on below it, between words, as long as there are lines for it.
     """
-    kept = [*rows[: MAX_LINES - 1], rows[-1]] if len(rows) > MAX_LINES else rows
-    width = max(len(word) for word, _ in kept)
-    spare = MAX_LINES - len(kept)
+    retained = [*rows[: MAX_LINES - 1], rows[-1]] if len(rows) > MAX_LINES else rows
+    width = max(len(word) for word, _ in retained)
+    spare = MAX_LINES - len(retained)
     lines: list[str] = []
-    for word, text in kept:
+    for word, text in retained:
         first, *rest = _wrapped(clip(text, _ALL), LINE_CHARS - width - 2)
         if len(rest) > spare:
             lines.append(clip(f"{word:<{width}}  {text}", LINE_CHARS))

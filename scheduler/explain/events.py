@@ -27,7 +27,7 @@ from scheduler.explain.wording import (
     larger_than_cluster,
     name_of,
     names_of,
-    nearest_room,
+    nearest_capacity,
     no_score,
     over,
     path_of,
@@ -103,16 +103,16 @@ def _score(decision: Decision, node: str) -> str:
     best = max(others, key=lambda c: (c.score_nano, c.node), default=None)
     if mine is None:
         return f"; {no_score(decision)}"
-    said = f"; score {_whole(mine)}"
+    value = f"; score {_whole(mine)}"
     if best is None:
         only = decision.eligible == 1 and mine.within
-        return f"{said}, the only feasible node of {decision.node_count}" if only else said
+        return f"{value}, the only feasible node of {decision.node_count}" if only else value
     if best.score_nano <= mine.score_nano:
-        return f"{said}, next best {name_of(best.node)} at {_whole(best)}"
+        return f"{value}, next best {name_of(best.node)} at {_whole(best)}"
     if decision.chosen == node:
         # The plan takes the first placement in which everybody fits, not each pod's own best node.
-        return f"{said}; {name_of(best.node)} alone scores {_whole(best)}, the gang was planned as a whole"
-    return f"{said}, best {name_of(best.node)} at {_whole(best)}"
+        return f"{value}; {name_of(best.node)} alone scores {_whole(best)}, the gang was planned as a whole"
+    return f"{value}, best {name_of(best.node)} at {_whole(best)}"
 
 
 def _whole(candidate: Candidate) -> int:
@@ -148,8 +148,8 @@ def _why_gang(plan: Plan, blocked: Blocked) -> str:
         return f"{larger_than_all(decision.too_large)} for a {phase} pod; {counts(decision)}"
     if short is not None and short.beyond_cluster:
         return f"{larger_than_cluster(short)}; {counts(decision)}"
-    if blocked.obstacle is Obstacle.NO_ROOM:
-        return f"no node has room for a {phase} pod; {counts(decision)}{_nearest_room(decision)}"
+    if blocked.obstacle is Obstacle.NO_CAPACITY:
+        return f"no node has room for a {phase} pod; {counts(decision)}{_nearest_capacity(decision)}"
     if blocked.obstacle is Obstacle.OUT_OF_REACH:
         text = counts(decision)
         if short is not None and short.closest is not None:
@@ -175,11 +175,11 @@ def _why_gang(plan: Plan, blocked: Blocked) -> str:
     return f"{needs}; {short.best_gpus} are free on nodes with room {around}, but not so that all pods fit"
 
 
-def _nearest_room(decision: Decision) -> str:
+def _nearest_capacity(decision: Decision) -> str:
     """`; nearest gpu-004 with 6 free GPUs, 2 short`; where no node accepts the pod, that is what is said."""
     if decision.ruled_out.get(VerdictCode.NODE_NOT_ACCEPTED) == decision.node_count and decision.node_count:
         return "; each is down, cordoned, tainted, not selected by the pod or without a kubernetes.io/hostname label"
-    if (miss := nearest_room(decision)) is None:
+    if (miss := nearest_capacity(decision)) is None:
         return ""
     return f"; nearest {name_of(miss.node)} with {amount(miss.have, miss.unit, 'free')}, {gap_of(miss)}"
 
@@ -195,7 +195,7 @@ def _left_out(plan: Plan, blocked: Blocked) -> str:
         have.append(f"{len(plan.places)} planned")
     text = f"The gang {name_of(gang.name)} has its minimum ({', '.join(have)}); no node within reach can take"
     text += f" this {decision.request.phase} pod; {counts(decision)}"
-    text += f"; {larger_than_all(decision.too_large)}" if decision.too_large else _nearest_room(decision)
+    text += f"; {larger_than_all(decision.too_large)}" if decision.too_large else _nearest_capacity(decision)
     if (far := decision.nearest.get(VerdictCode.REACH_EXCEEDED)) is not None:
         whom = f" from {name_of(far.partner)}" if far.partner else ""
         how = f" ({path_of(far.reach)})" if far.reach is not None else ""

@@ -13,9 +13,9 @@ from typing import Final
 
 from scheduler.model.decision import NANO, Candidate, Decision, PairReach, Plan, Remedy, Shortfall, TooLarge
 from scheduler.model.request import GangRequest
-from scheduler.model.verdict import CARDS, GPU_BYTES, Verdict, VerdictCode
+from scheduler.model.verdict import GPU_BYTES, GPUS, Verdict, VerdictCode
 from topology.cluster.isochrone_sets import NodeSet
-from topology.facts.age import AgentAge, FactPart, say
+from topology.facts.age import AgentAge, FactPart, age_text
 from topology.labels import DECODE, MIN_DECODE, MIN_PREFILL, PHASES, PREFILL, REACH
 from topology.reach.model import Reach
 from topology.units import show_age, show_bytes, show_us
@@ -30,7 +30,7 @@ NAMES_SHOWN: Final = 3
 NAME_CHARS: Final = 63
 """Names longer than a DNS label are cut in the middle: both ends say which one it is."""
 
-_ROOM: Final = (VerdictCode.INSUFFICIENT_GPU, VerdictCode.INSUFFICIENT_MEMORY, VerdictCode.INSUFFICIENT_OTHER)
+_CAPACITY: Final = (VerdictCode.INSUFFICIENT_GPU, VerdictCode.INSUFFICIENT_MEMORY, VerdictCode.INSUFFICIENT_OTHER)
 
 PHRASES: Final[dict[VerdictCode, str]] = {
     VerdictCode.ELIGIBLE: "eligible",
@@ -83,24 +83,24 @@ def plural(count: int, thing: str) -> str:
 
 def amount(value: float, unit: str, adjective: str = "") -> str:
     """A quantity in the unit of a verdict or remedy: `4 GPUs`, `64.0 GiB`, `2.5 cores`, `1 pod slot`."""
-    said = f"{adjective} " if adjective else ""
+    given = f"{adjective} " if adjective else ""
     match unit:
         case "us":
             return show_us(value)
         case "gpus":
-            return plural(int(value), f"{said}GPU")
+            return plural(int(value), f"{given}GPU")
         case "bytes":
-            return f"{show_bytes(value)} of {said}memory" if said else f"{show_bytes(value)} of memory"
+            return f"{show_bytes(value)} of {given}memory" if given else f"{show_bytes(value)} of memory"
         case "gpu-bytes":
-            return f"{show_bytes(value)} of {said}GPU memory"
+            return f"{show_bytes(value)} of {given}GPU memory"
         case "cards":
-            return plural(int(value), f"{said}GPU")
+            return plural(int(value), f"{given}GPU")
         case "millicores":
-            return f"{value / 1000:.3g} {said}{'core' if value == 1000 else 'cores'}"
+            return f"{value / 1000:.3g} {given}{'core' if value == 1000 else 'cores'}"
         case "pods":
-            return plural(int(value), f"{said}pod slot")
+            return plural(int(value), f"{given}pod slot")
         case _:
-            return f"{int(value)} {said}{unit}"
+            return f"{int(value)} {given}{unit}"
 
 
 def counts(decision: Decision, *, decided: bool = True) -> str:
@@ -131,14 +131,14 @@ def _phrase(code: VerdictCode, decision: Decision, *, decided: bool = True) -> s
     nearest = decision.nearest.get(code)
     if nearest is not None and nearest.mixed:
         return PHRASES[code]
-    if nearest is not None and nearest.unit in (GPU_BYTES, CARDS):
+    if nearest is not None and nearest.unit in (GPU_BYTES, GPUS):
         shared = nearest.unit == GPU_BYTES and not (decision.request.gpu and decision.request.gpu.memory_milli)
-        exact = shared or nearest.unit == CARDS
-        said = f"without {amount(nearest.need, nearest.unit, 'free')}" if exact else _GPU_MEMORY
+        exact = shared or nearest.unit == GPUS
+        given = f"without {amount(nearest.need, nearest.unit, 'free')}" if exact else _GPU_MEMORY
         # Memory is asked of every GPU alike: what two cards have together does not count.
         gpu = decision.request.gpu
         many = gpu.count if gpu is not None and not gpu.parts else 1
-        return f"{said} on each of {many} GPUs" if nearest.unit == GPU_BYTES and many > 1 else said
+        return f"{given} on each of {many} GPUs" if nearest.unit == GPU_BYTES and many > 1 else given
     if code is VerdictCode.RESOURCE_MISSING and decision.request.problem:
         return f"not looked at, since {decision.request.problem}"
     if code is VerdictCode.INSUFFICIENT_GPU and gpus:
@@ -165,8 +165,8 @@ def hops_of(pair: PairReach) -> str:
 def gap_of(miss: Verdict) -> str:
     """What is missing on the node that came closest: `2 short`, `7.0 GiB short`."""
     gap = miss.need - miss.have
-    said = {"bytes": show_bytes(gap), GPU_BYTES: show_bytes(gap), "millicores": f"{gap / 1000:.3g}"}
-    return f"{said.get(miss.unit, str(int(gap)))} short"
+    given = {"bytes": show_bytes(gap), GPU_BYTES: show_bytes(gap), "millicores": f"{gap / 1000:.3g}"}
+    return f"{given.get(miss.unit, str(int(gap)))} short"
 
 
 def over(us: float, bound_us: float) -> str:
@@ -183,19 +183,19 @@ def reach_setting(us: float) -> str:
 
 def helps(remedies: Sequence[Remedy]) -> str:
     """What was tried and works, or nothing: `free 2 GPUs on n2, or set isochrone.dev/reach to 2ms on all its pods`."""
-    said = [
+    given = [
         f"free {amount(r.amount, r.unit)} on {name_of(r.node)}"
         if r.node
         else f"set {REACH} to {reach_setting(r.amount)} on all its pods"
         for r in remedies
     ]
-    return ", or ".join(said)
+    return ", or ".join(given)
 
 
 def helps_gang(plan: Plan, blocked: Decision) -> str:
     """What helps a held gang of which `blocked` shows the obstacle: less of what is too large, else what was tried."""
     if blocked.too_large is not None:
-        return ask_for_less(blocked.too_large, blocked.request.phase)
+        return request_less(blocked.too_large, blocked.request.phase)
     if plan.shortfall is None:
         return ""
     return lower_minimum(plan.request) if plan.shortfall.beyond_cluster else helps(plan.shortfall.remedies)
@@ -208,9 +208,9 @@ def no_score(decision: Decision) -> str:
     return f"without a score: only those of the {len(decision.ranked)} best nodes are kept"
 
 
-def nearest_room(decision: Decision) -> Verdict | None:
+def nearest_capacity(decision: Decision) -> Verdict | None:
     """The closest miss for want of room: one whose gap alone is in the way first, then the scarcest resource."""
-    misses = [decision.nearest[code] for code in _ROOM if code in decision.nearest]
+    misses = [decision.nearest[code] for code in _CAPACITY if code in decision.nearest]
     return min(misses, key=lambda m: (not m.suffices, m.code), default=None)
 
 
@@ -222,7 +222,7 @@ def larger_than_all(large: TooLarge) -> str:
     return f"no node {which} has {amount(large.need, large.unit)} (largest: {_bare(large.largest, large.unit)})"
 
 
-def ask_for_less(large: TooLarge, phase: str) -> str:
+def request_less(large: TooLarge, phase: str) -> str:
     """`ask for at most 8 GPUs a prefill pod`."""
     most = large.largest if large.unit == "gpus" else large.largest // 2**30 * 2**30 or large.largest
     return f"ask for at most {amount(most, large.unit)} a {phase} pod"
@@ -250,8 +250,8 @@ def lower_minimum(gang: GangRequest) -> str:
 def helps_one(decision: Decision) -> str:
     """What would let this one pod in, by its nearest misses: true for a pod whose partners have their places."""
     if decision.too_large is not None:
-        return ask_for_less(decision.too_large, decision.request.phase)
-    miss, far = nearest_room(decision), decision.nearest.get(VerdictCode.REACH_EXCEEDED)
+        return request_less(decision.too_large, decision.request.phase)
+    miss, far = nearest_capacity(decision), decision.nearest.get(VerdictCode.REACH_EXCEEDED)
     remedies = [Remedy(miss.need - miss.have, miss.unit, miss.node)] if miss is not None and miss.suffices else []
     if far is not None and far.suffices:
         remedies.append(Remedy(far.have, "us"))
@@ -273,7 +273,7 @@ def whole_points(candidate: Candidate) -> tuple[int, tuple[tuple[str, int, int],
     return score, tuple((part.name, got, round(part.of)) for part, got in zip(rows, points, strict=True))
 
 
-def torn_roots(candidate: Candidate) -> str:
+def split_roots(candidate: Candidate) -> str:
     """`1 of 2 prefill-decode groups has room under one PCI root; ...`; empty where all have, or nobody knows."""
     fit, wanted = candidate.roots or (0, 0)
     if fit >= wanted:
@@ -292,7 +292,7 @@ def facts_of(facts_age_s: float) -> str:
     return f"facts {show_age(facts_age_s)} old"
 
 
-_PART_WORDS: Final = {
+_PART_NAMES: Final = {
     FactPart.GPUS: ("GPUs", "cards, NVLinks, NVLink domain"),
     FactPart.NETWORK: ("network cards", "network cards, rails, GPUDirect"),
     FactPart.PODS: ("devices in use", "which pod has which card"),
@@ -307,20 +307,20 @@ def agents_of(ages: Sequence[AgentAge]) -> str:
         return ""
     oldest = max(ages, key=lambda age: age.age_s)
     more = f" (and {len(ages) - 1} more)" if len(ages) > 1 else ""
-    what = "agent" if oldest.whole else " and ".join(_PART_WORDS[part][0] for part in oldest.parts)
-    return f"{what} of {name_of(oldest.node)} {say(oldest.age_s, oldest.freshness)}{more}"
+    what = "agent" if oldest.whole else " and ".join(_PART_NAMES[part][0] for part in oldest.parts)
+    return f"{what} of {name_of(oldest.node)} {age_text(oldest.age_s, oldest.freshness)}{more}"
 
 
 def silent_agents(ages: Sequence[AgentAge]) -> str:
     """What it means for a decision or a pod that facts expired, for an Event."""
     nodes = sorted({age.node for age in ages})
     silent = show_age(max(age.age_s for age in ages))
-    parts = [part for part in _PART_WORDS if any(part in age.parts for age in ages) and part is not FactPart.PODS]
+    parts = [part for part in _PART_NAMES if any(part in age.parts for age in ages) and part is not FactPart.PODS]
     what = "facts"
     if len(parts) == 1:
         what = {FactPart.GPUS: "word of GPUs", FactPart.NETWORK: "word of the network"}[parts[0]]
     which = "agent" if len(nodes) == 1 else "agents"
-    seen = ", ".join(_PART_WORDS[part][1] for part in parts)
+    seen = ", ".join(_PART_NAMES[part][1] for part in parts)
     return (
         f"No {what} from the {which} of {names_of(nodes)} for {silent}: what was seen there ({seen}) "
         f"no longer counts, node labels and the model do"

@@ -11,14 +11,14 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.evaluate.evaluate import Need, decision_of, judge, need_of
-from scheduler.evaluate.gpu_fit import card_slots
+from scheduler.evaluate.evaluate import PodFit, decision_of, evaluate, fit_of
+from scheduler.evaluate.gpu_fit import gpu_slots
 from scheduler.evaluate.partner_reach import reach_to
 from scheduler.model.decision import NANO, Decision
 from scheduler.model.policy import Policy
 from scheduler.model.request import Partner, PodRequest, ReachBound
 from topology.cluster.isochrone_sets import nearest_us
-from topology.cluster.snapshot import NodeTable, Snapshot, room_for
+from topology.cluster.snapshot import NodeTable, Snapshot, capacity_for
 
 _UNKNOWN: Final = -1
 
@@ -50,12 +50,12 @@ def decide(
     among = np.zeros(len(table), dtype=bool)
     among[places[places != _UNKNOWN]] = True
     known = np.flatnonzero(among)
-    need = need_of(request, snapshot, policy)
+    need = fit_of(request, snapshot, policy)
     named = [(p.name, table.index[n]) for p in partners for n in p.nodes if n in table.index]
-    reach = reach_to(table, named, bound) if named else _room_for_a_partner_us(snapshot, need, bound.size_bytes)
-    judged = judge(snapshot, need, reach, bound, policy, known, {node for _, node in named})
-    decision = decision_of(snapshot, request, need, judged, bound, named)
-    points = judged.scored.total_nano / NANO * policy.volcano_weight
+    reach = reach_to(table, named, bound) if named else _partner_capacity_us(snapshot, need, bound.size_bytes)
+    evaluated = evaluate(snapshot, need, reach, bound, policy, known, {node for _, node in named})
+    decision = decision_of(snapshot, request, need, evaluated, bound, named)
+    points = evaluated.scored.total_nano / NANO * policy.volcano_weight
     if len(known) and places.min() != _UNKNOWN:
         # The names as they came: hashed once already.
         scores = dict(zip(asked, points[np.cumsum(among)[places] - 1].tolist(), strict=True))
@@ -77,9 +77,9 @@ def _places(table: NodeTable, asked: Sequence[str]) -> NDArray[np.int64]:
     return np.array([table.index.get(name, _UNKNOWN) for name in asked], dtype=np.int64)
 
 
-def _room_for_a_partner_us(snapshot: Snapshot, need: Need, size_bytes: int) -> NDArray[np.float64]:
+def _partner_capacity_us(snapshot: Snapshot, need: PodFit, size_bytes: int) -> NDArray[np.float64]:
     """Per node the reach to the nearest room for one more pod like this one, (N,): itself only with room for two."""
-    slots = room_for(snapshot.free, need.row)
-    if need.cards is not None:
-        slots = np.minimum(slots, card_slots(snapshot.gpus, need.cards))
+    slots = capacity_for(snapshot.free, need.row)
+    if need.devices is not None:
+        slots = np.minimum(slots, gpu_slots(snapshot.gpus, need.devices))
     return nearest_us(snapshot.table, np.flatnonzero(slots > 1), size_bytes, np.flatnonzero(slots == 1))

@@ -14,30 +14,30 @@ LIMIT: Final = 2_000
 """Decisions kept: about 10 KB each with the pod's spec, and a pod is bound seconds after it was scored."""
 
 
-class DecisionLog:
+class DecisionCache:
     """By pod uid; the one remembered or looked up longest ago goes first."""
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = max(limit, 1)
-        self._kept: OrderedDict[str, Decision] = OrderedDict()
+        self._cached: OrderedDict[str, Decision] = OrderedDict()
 
     def __len__(self) -> int:
-        return len(self._kept)
+        return len(self._cached)
 
     def remember(self, decision: Decision) -> None:
         """Keep this one instead of what was known about its pod."""
-        self._kept[decision.request.uid] = decision
-        self._kept.move_to_end(decision.request.uid)
-        while len(self._kept) > self._limit:
-            self._kept.popitem(last=False)
+        self._cached[decision.request.uid] = decision
+        self._cached.move_to_end(decision.request.uid)
+        while len(self._cached) > self._limit:
+            self._cached.popitem(last=False)
 
     def get(self, uid: str) -> Decision | None:
         """The last decision about a pod, or None: never scored here, or too long ago."""
-        decision = self._kept.get(uid)
+        decision = self._cached.get(uid)
         if decision is not None:
-            self._kept.move_to_end(uid)
+            self._cached.move_to_end(uid)
         return decision
 
     def forget(self, uid: str) -> None:
         """The pod is gone or explained. Unknown uids are no error."""
-        self._kept.pop(uid, None)
+        self._cached.pop(uid, None)

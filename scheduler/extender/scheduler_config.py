@@ -120,7 +120,7 @@ def _arguments(plugin: Plugin) -> Mapping[str, Any]:
     return arguments if isinstance(arguments, Mapping) else {}
 
 
-def _said(value: object) -> bool | None:
+def _reported(value: object) -> bool | None:
     """Volcano takes true and "true" alike."""
     text = str(value).strip().lower() if isinstance(value, (bool, str)) else ""
     return {"true": True, "false": False}.get(text)
@@ -148,16 +148,16 @@ def _findings(tiers: Sequence[Sequence[Plugin]]) -> Iterator[str]:
 
 def _neighbours(tiers: Sequence[Sequence[Plugin]]) -> Iterator[str]:
     predicates = [plugin for tier in tiers for plugin in tier if plugin["name"] == "predicates"]
-    if not predicates or any(_said(plugin.get("enablePredicate")) is False for plugin in predicates):
+    if not predicates or any(_reported(plugin.get("enablePredicate")) is False for plugin in predicates):
         yield "The plugin predicates is missing or off: Volcano ignores node affinity, on which reach bounds rest."
     for plugin in predicates:
         arguments = _arguments(plugin)
-        if _said(arguments.get("predicate.NodeAffinityEnable")) is False:
+        if _reported(arguments.get("predicate.NodeAffinityEnable")) is False:
             yield (
                 "predicate.NodeAffinityEnable is false: Volcano ignores node affinity, on which reach bounds rest; "
                 "remove it."
             )
-        if _said(arguments.get("predicate.CacheEnable")) is True:
+        if _reported(arguments.get("predicate.CacheEnable")) is True:
             yield (
                 "predicate.CacheEnable is true: Volcano reuses a node's verdict for all pods of one template, but pods "
                 "of one template can have different node affinity; remove it."
@@ -184,10 +184,10 @@ def _stanza_findings(extender: Plugin) -> Iterator[str]:
         yield "extender.urlPrefix is missing or not a URL: Volcano cannot call Isochrone."
     yield from _managed(arguments.get("extender.managedResources"))
     for verb, usual in VERBS.items():
-        said = arguments.get(verb)
-        if not said:
+        given = arguments.get(verb)
+        if not given:
             yield f"{verb} is missing: {_LACK[verb]}; set it to {usual}."
-        elif said != usual:
+        elif given != usual:
             yield f"{verb} is not {usual}: Isochrone answers at {usual} only."
     for verb, price in COSTLY.items():
         if arguments.get(verb):
@@ -203,9 +203,9 @@ def _stanza_findings(extender: Plugin) -> Iterator[str]:
             "extender.httpTimeout is not a number above zero with a unit: Volcano then waits one second or for ever; "
             "write 500ms."
         )
-    if _said(arguments.get("extender.ignorable")) is not True:
+    if _reported(arguments.get("extender.ignorable")) is not True:
         yield "extender.ignorable is not true: while Isochrone is away Volcano places no pod that it would ask about."
-    if _said(extender.get("enableNodeOrder")) is False:
+    if _reported(extender.get("enableNodeOrder")) is False:
         yield f"enableNodeOrder of the plugin extender is false: {_PRIORITIZE_LACK}."
 
 

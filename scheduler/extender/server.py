@@ -23,10 +23,10 @@ import msgspec
 from aiohttp import web
 
 from scheduler.extender import metrics as counted
-from scheduler.extender.decision_cache import DecisionLog
+from scheduler.extender.decision_cache import DecisionCache
 from scheduler.extender.metrics import ExtenderMetrics
 from scheduler.extender.session import SessionLedger
-from scheduler.extender.verbs import NEUTRAL, UNREAD, VERBS, Answer, ClusterView, Result
+from scheduler.extender.verbs import NEUTRAL, UNREAD, VERBS, Answer, Result, SnapshotSource
 from scheduler.extender.wire import Body
 from scheduler.model.policy import Policy
 from topology.bad_input import BadInput
@@ -40,7 +40,7 @@ MAX_BODY_BYTES: Final = 512 * 2**20
 _BODY_LIMIT_S: Final = 30.0
 _BIG_BYTES: Final = 4 * 2**20
 _BIG_AT_ONCE: Final = 2  # bodies above _BIG_BYTES in memory together; Volcano scores one pod at a time
-_SAY_AGAIN_S: Final = 60.0  # the same complaint about the same verb is logged this often; the metric counts them all
+_REPORT_AGAIN_S: Final = 60.0  # the same complaint about the same verb is logged this often; the metric counts them all
 _PATHS: Final = ", ".join(f"/{verb}" for verb in NEUTRAL)
 
 
@@ -49,8 +49,8 @@ class Extender:
 
     def __init__(
         self,
-        view: ClusterView,
-        decisions: DecisionLog,
+        view: SnapshotSource,
+        decisions: DecisionCache,
         *,
         metrics: ExtenderMetrics,
         max_body_bytes: int = MAX_BODY_BYTES,
@@ -60,7 +60,7 @@ class Extender:
         self.max_body_bytes, self.policy = max_body_bytes, policy or Policy()
         self.ledger = SessionLedger()
         self._big = asyncio.Semaphore(_BIG_AT_ONCE)
-        self._said_s: dict[tuple[str, int], float] = {}
+        self._reported_s: dict[tuple[str, int], float] = {}
 
     def app(self) -> web.Application:
         """Every path and method: what is no call is answered with a sentence too."""
@@ -89,7 +89,7 @@ class Extender:
         """The body to send, and the metric's word for how it came about."""
         try:
             answer = VERBS[verb](body, self.view, self.ledger, self.policy)
-            self._tell(verb, answer)
+            self._report(verb, answer)
         except BadInput as bad:
             raise web.HTTPBadRequest(text=str(bad)) from None
         except Exception:
@@ -97,7 +97,7 @@ class Extender:
             return NEUTRAL[verb], counted.FAILED
         return answer.body, counted.ANSWERED
 
-    def _tell(self, verb: str, answer: Answer) -> None:
+    def _report(self, verb: str, answer: Answer) -> None:
         self.metrics.decisions(verb, answer.result.value).inc()
         self.metrics.tried.set(len(self.ledger))
         if answer.result is Result.COLD:
@@ -124,9 +124,9 @@ class Extender:
 
     def _complain(self, verb: str, refusal: web.HTTPException) -> None:
         now_s = monotonic_s()
-        before_s = self._said_s.get((verb, refusal.status))
-        if before_s is None or now_s - before_s >= _SAY_AGAIN_S:
-            self._said_s[verb, refusal.status] = now_s
+        before_s = self._reported_s.get((verb, refusal.status))
+        if before_s is None or now_s - before_s >= _REPORT_AGAIN_S:
+            self._reported_s[verb, refusal.status] = now_s
             log.warning("rejected a call (%s, status %d): %s", verb, refusal.status, refusal.text)
 
 

@@ -25,7 +25,7 @@ LIMIT: Final = 20_000
 
 
 @dataclass(frozen=True)
-class Tried:
+class SessionPod:
     """One pod where Volcano put it in this session. `status` is the call's: allocated, pipelined, or releasing."""
 
     uid: str
@@ -54,19 +54,19 @@ class SessionLedger:
 
     def __init__(self, limit: int = LIMIT) -> None:
         self._limit = limit
-        self._tried: dict[str, Tried] = {}
-        self._by_gang: dict[tuple[str, str], dict[str, Tried]] = {}
+        self._tried: dict[str, SessionPod] = {}
+        self._by_gang: dict[tuple[str, str], dict[str, SessionPod]] = {}
 
     def __len__(self) -> int:
         return len(self._tried)
 
-    def allocated(self, pod: Tried) -> None:
+    def allocated(self, pod: SessionPod) -> None:
         """A place was taken. With status 32 an eviction was undone: the pod stays where the API server says it is."""
         self.forget(pod.uid)
         if pod.status != TaskStatus.RUNNING:
             self._keep(pod)
 
-    def deallocated(self, pod: Tried) -> None:
+    def deallocated(self, pod: SessionPod) -> None:
         """A place was given back; with status 64 the pod is evicted from it. Unknown pods are no error."""
         self.forget(pod.uid)
         if pod.leaving:
@@ -111,7 +111,7 @@ class SessionLedger:
         """
         return {uid: pod.assumed for uid, pod in self._tried.items() if not pod.leaving and uid not in without}
 
-    def _keep(self, pod: Tried) -> None:
+    def _keep(self, pod: SessionPod) -> None:
         while len(self._tried) >= self._limit:
             self.forget(next(iter(self._tried)))
         self._tried[pod.uid] = pod

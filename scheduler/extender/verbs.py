@@ -20,7 +20,7 @@ from typing import Final, Protocol
 
 from scheduler.extender import wire
 from scheduler.extender.decide import decide
-from scheduler.extender.session import SessionLedger, Tried
+from scheduler.extender.session import SessionLedger, SessionPod
 from scheduler.model.decision import Decision
 from scheduler.model.policy import Policy
 from scheduler.model.request import Partner, ReachBound, pod_request_of
@@ -30,10 +30,10 @@ from topology.cluster.snapshot import NodeTable, Snapshot
 from topology.objects import Pod
 
 _NO_OBJECTION: Final = wire.event()
-_KEPT_CHARS: Final = 64  # longer texts of a bound are read each time: they are nobody's setting
+_RETAINED_CHARS: Final = 64  # longer texts of a bound are read each time: they are nobody's setting
 
 
-class ClusterView(Protocol):
+class SnapshotSource(Protocol):
     """What an answer may look at. All are cheap: they are asked in every call."""
 
     def snapshot(self) -> Snapshot | None:
@@ -68,12 +68,12 @@ class Answer:
     refusal: str = ""
 
 
-def prioritize(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+def prioritize(body: wire.Body, view: SnapshotSource, ledger: SessionLedger, policy: Policy) -> Answer:
     """Scores for all nodes asked, those beyond the bound too: they rank below every node within."""
     return score(wire.decode_prioritize(body), view, ledger, policy)
 
 
-def score(call: wire.Prioritize, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+def score(call: wire.Prioritize, view: SnapshotSource, ledger: SessionLedger, policy: Policy) -> Answer:
     """`prioritize` once its body is read."""
     asked = _tried(call.task)
     if asked is None:
@@ -93,7 +93,7 @@ def score(call: wire.Prioritize, view: ClusterView, ledger: SessionLedger, polic
     return Answer(wire.scores(ranking.scores), Result.SCORED, decision=ranking.decision)
 
 
-def allocate(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+def allocate(body: wire.Body, view: SnapshotSource, ledger: SessionLedger, policy: Policy) -> Answer:
     """Remembers the place for the rest of the session, or refuses it when a partner's place is out of reach."""
     tried = _tried(wire.decode_event(body))
     if tried is None:
@@ -108,7 +108,7 @@ def allocate(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: 
     return Answer(_NO_OBJECTION, Result.ACCEPTED if table is not None else Result.COLD)
 
 
-def deallocate(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+def deallocate(body: wire.Body, view: SnapshotSource, ledger: SessionLedger, policy: Policy) -> Answer:
     """Forgets the place, or remembers that the pod is being evicted from it."""
     tried = _tried(wire.decode_event(body))
     if tried is None:
@@ -117,23 +117,23 @@ def deallocate(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy
     return Answer(_NO_OBJECTION, Result.TAKEN_BACK)
 
 
-def close_session(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+def close_session(body: wire.Body, view: SnapshotSource, ledger: SessionLedger, policy: Policy) -> Answer:
     """The session is over, and with it everything that was only tried."""
     wire.check_object(body)
     ledger.close()
     return Answer(wire.NOTHING, Result.NEUTRAL)
 
 
-def open_session(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+def open_session(body: wire.Body, view: SnapshotSource, ledger: SessionLedger, policy: Policy) -> Answer:
     """The whole cluster, every second: taken without a look, so that a configuration with this verb still works."""
     return Answer(wire.NOTHING, Result.NEUTRAL)
 
 
-Verb = Callable[[wire.Body, ClusterView, SessionLedger, Policy], Answer]
+Verb = Callable[[wire.Body, SnapshotSource, SessionLedger, Policy], Answer]
 
 
 def _without_opinion(neutral: bytes) -> Verb:
-    def answer(body: wire.Body, view: ClusterView, ledger: SessionLedger, policy: Policy) -> Answer:
+    def answer(body: wire.Body, view: SnapshotSource, ledger: SessionLedger, policy: Policy) -> Answer:
         wire.check_object(body)
         return Answer(neutral, Result.NEUTRAL)
 
@@ -170,13 +170,13 @@ UNREAD: Final = frozenset({"onSessionOpen"})
 # --- what a task says --------------------------------------------------------------------------
 
 
-def _tried(task: wire.Task) -> Tried | None:
+def _tried(task: wire.Task) -> SessionPod | None:
     """None for a pod without a phase of ours: nothing can be said about its pair."""
     meta = task.pod.metadata
     phase = meta.label(labels.PHASE)
     if phase not in labels.PHASES:
         return None
-    return Tried(
+    return SessionPod(
         uid=task.uid or meta.uid or task.pod.key,
         name=task.name or meta.name,
         namespace=task.namespace or meta.namespace,
@@ -189,10 +189,10 @@ def _tried(task: wire.Task) -> Tried | None:
 
 
 def _bound_of(pod: Pod) -> ReachBound:
-    said = pod.metadata.annotation
-    reach, size = said(labels.REACH), said(labels.REACH_SIZE)
-    read = _bound if len(reach) + len(size) <= _KEPT_CHARS else _bound.__wrapped__
-    return read(reach, size, said(labels.PAIRING) == labels.NEAREST)
+    value = pod.metadata.annotation
+    reach, size = value(labels.REACH), value(labels.REACH_SIZE)
+    read = _bound if len(reach) + len(size) <= _RETAINED_CHARS else _bound.__wrapped__
+    return read(reach, size, value(labels.PAIRING) == labels.NEAREST)
 
 
 @lru_cache(maxsize=256)
@@ -210,7 +210,7 @@ def _bound(reach: str, size: str, nearest: bool) -> ReachBound:
 # --- where the others are ----------------------------------------------------------------------
 
 
-def _partners(tried: Tried, view: ClusterView, ledger: SessionLedger) -> tuple[Partner, ...]:
+def _partners(tried: SessionPod, view: SnapshotSource, ledger: SessionLedger) -> tuple[Partner, ...]:
     """Pods of the other phase that have a place: bound, or put there in this session. By uid, what is bound wins."""
     if not tried.gang:
         return ()
@@ -228,7 +228,7 @@ def _stays(pod: Pod) -> bool:
     return bool(pod.spec.node_name) and not pod.finished and pod.metadata.deletion_timestamp is None
 
 
-def _overlaid(snapshot: Snapshot, uid: str, view: ClusterView, ledger: SessionLedger) -> Snapshot:
+def _overlaid(snapshot: Snapshot, uid: str, view: SnapshotSource, ledger: SessionLedger) -> Snapshot:
     """The snapshot as this session left it, without the pod itself: it must not compete with its own reservation."""
     bound = {
         pod.metadata.uid
@@ -242,7 +242,7 @@ def _overlaid(snapshot: Snapshot, uid: str, view: ClusterView, ledger: SessionLe
     return snapshot.without_assumed([uid]) if uid in snapshot.assumed else snapshot
 
 
-def _too_far(table: NodeTable, tried: Tried, view: ClusterView, ledger: SessionLedger) -> str:
+def _too_far(table: NodeTable, tried: SessionPod, view: SnapshotSource, ledger: SessionLedger) -> str:
     """Why this node cannot be taken, or nothing. Nodes that we do not know are not judged."""
     if tried.pod.metadata.annotation(labels.REACH_MODE) != labels.REQUIRED or tried.status == wire.TaskStatus.RUNNING:
         return ""

@@ -21,7 +21,7 @@ NANO = 1_000_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class ScorePart:
     """One named part of a score, in billionths of a point, out of `of` points."""
 
     name: str
@@ -39,7 +39,7 @@ class Candidate:
     """A node that was scored; its parts add up to the score exactly."""
 
     node: str
-    parts: tuple[Part, ...]
+    parts: tuple[ScorePart, ...]
     reach: Reach | None  # worst to the partners; None while no partner has a place
     within: bool
     roots: tuple[int, int] | None = None  # groups of the gang with room under one PCI root, and how many there could be
@@ -175,7 +175,7 @@ class Terms:
     mean_us: float
     lost_gpus: float
     nodes: int = 0
-    torn: float = 0.0
+    split_groups: float = 0.0
     off_rail: float = 0.0
 
 
@@ -194,7 +194,7 @@ class Plan:
     expanded: int = 0
     terms: Terms | None = None  # what the plan was judged by
     cost: float = 0.0  # points, the lower the better (scheduler.search.objective)
-    twins: Mapping[str, str] = field(
+    equivalents: Mapping[str, str] = field(
         default_factory=dict
     )  # pod uid to the first one on its node that asks for the same
 

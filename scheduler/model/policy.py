@@ -16,7 +16,7 @@ class Weight:
 
 
 @dataclass(frozen=True, slots=True)
-class RoomWeights:
+class CapacityWeights:
     """How a placement is judged by the room it leaves (scheduler/evaluate/placement_cost.py), 40 points in all.
 
     The ratios within one block decide between nodes that are equally near. They were chosen on the openb trace, on
@@ -60,7 +60,7 @@ class Policy:
     reach_points: float = 60.0
     """Closeness to the partners; first, because latency is what the user asked for."""
 
-    sharing: RoomWeights = RoomWeights(
+    sharing: CapacityWeights = CapacityWeights(
         remainder=Weight(per_gpu=40.0, of=26.0, start=10.0),
         fragmentation=Weight(per_gpu=0.6, of=2.0, start=1.0),
         balance=Weight(per_gpu=1.8, of=5.0, start=3.0),
@@ -71,7 +71,7 @@ class Policy:
     )
     """A pod that takes a share of one GPU: what remains of that GPU is by far the most; the rest breaks its ties."""
 
-    whole: RoomWeights = RoomWeights(
+    whole: CapacityWeights = CapacityWeights(
         remainder=_NONE,
         fragmentation=Weight(per_gpu=8.0, of=24.0, start=16.0),
         balance=Weight(per_gpu=2.4, of=10.0, start=6.0),
@@ -82,7 +82,7 @@ class Policy:
     )
     """A pod that takes whole GPUs leaves no remainder: fragmentation first, then balance."""
 
-    without_gpu: RoomWeights = RoomWeights(
+    without_gpu: CapacityWeights = CapacityWeights(
         remainder=_NONE,
         fragmentation=Weight(per_gpu=8.0, of=28.0, start=20.0),
         balance=Weight(per_gpu=1.8, of=11.0, start=5.5),
@@ -93,7 +93,7 @@ class Policy:
     )
     """A pod without GPUs harms by the CPU that it takes away from GPUs, and mends where CPU is over."""
 
-    instances: RoomWeights = RoomWeights(
+    instances: CapacityWeights = CapacityWeights(
         remainder=_NONE,
         fragmentation=_NONE,
         balance=_NONE,

@@ -58,7 +58,7 @@ _BY_OUTCOME = {
 class Obstacle(Enum):
     """What stands in the way, from the simplest to the most entangled. A case is only ever the first that applies."""
 
-    NO_ROOM = "no node has room for a pod"
+    NO_CAPACITY = "no node has room for a pod"
     OUT_OF_REACH = "room, but none of it within the bound"
     DOES_NOT_FIT_TOGETHER = "room within the bound, but not for all that must come together"
 
@@ -77,7 +77,7 @@ def obstacle_of(decision: Decision) -> Obstacle:
         return Obstacle.DOES_NOT_FIT_TOGETHER
     if decision.ruled_out.get(VerdictCode.REACH_EXCEEDED):
         return Obstacle.OUT_OF_REACH
-    return Obstacle.NO_ROOM
+    return Obstacle.NO_CAPACITY
 
 
 def blocked_of(plan: Plan, decision: Decision | None = None) -> Blocked | None:
@@ -89,7 +89,7 @@ def blocked_of(plan: Plan, decision: Decision | None = None) -> Blocked | None:
         alone = decision or next((d for d in plan.decisions.values() if d.chosen is None), None)
         return None if alone is None or alone.chosen is not None else Blocked(obstacle_of(alone), alone)
     members = sorted(plan.request.members, key=lambda m: (m.phase, m.name, m.uid))
-    for obstacle in (Obstacle.NO_ROOM, Obstacle.OUT_OF_REACH):
+    for obstacle in (Obstacle.NO_CAPACITY, Obstacle.OUT_OF_REACH):
         for phase in PHASES:
             mine = [plan.decisions[m.uid] for m in members if m.phase == phase and m.uid in plan.decisions]
             stuck = [d for d in mine if _at_or_before(obstacle_of(d), obstacle)]
@@ -126,8 +126,8 @@ def reason_of(plan: Plan, decision: Decision | None = None) -> Reason:
     if blocked is None:
         return Reason.PLACED
     short = plan.shortfall
-    if blocked.obstacle is Obstacle.NO_ROOM:
-        return _of_room(blocked.decision)
+    if blocked.obstacle is Obstacle.NO_CAPACITY:
+        return _of_capacity(blocked.decision)
     if short is not None and short.beyond_cluster:
         return Reason.INSUFFICIENT_GPU
     if blocked.obstacle is Obstacle.OUT_OF_REACH:
@@ -137,7 +137,7 @@ def reason_of(plan: Plan, decision: Decision | None = None) -> Reason:
     return Reason.FRAGMENTED
 
 
-def _of_room(decision: Decision) -> Reason:
+def _of_capacity(decision: Decision) -> Reason:
     """By the shortage that rules out most nodes that accept the pod.
 
     The set is closed: a shortage of cpu, of pod slots or of any other counted resource, and a pod that no node accepts

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from scheduler.evaluate.pci_affinity import Group, group_of
-from topology.gpus.asked import GpuRequest
-from topology.gpus.holds import GpuHold, hold_of_request
+from topology.gpus.allocations import GpuAllocation, allocation_of_request
+from topology.gpus.gpu_request import GpuRequest
 from topology.gpus.request import readable_gpus
 from topology.labels import (
     ALL_PAIRS,
@@ -48,9 +48,9 @@ class PodRequest:
         return self.amounts.get(GPU, 0)
 
     @property
-    def hold(self) -> GpuHold | None:
+    def hold(self) -> GpuAllocation | None:
         """Its part of a node's cards once it has a place, where amounts do not say it all."""
-        return hold_of_request(self.gpu, self.phase)
+        return allocation_of_request(self.gpu, self.phase)
 
 
 def pod_request_of(pod: Pod, uid: str = "", namespace: str = "", name: str = "") -> PodRequest:
@@ -58,7 +58,7 @@ def pod_request_of(pod: Pod, uid: str = "", namespace: str = "", name: str = "")
     meta = pod.metadata
     gpu, wrong = readable_gpus(pod.spec, meta.annotations)
     amounts, bad = readable_request(pod.spec)
-    said = wrong or bad
+    value = wrong or bad
     return PodRequest(
         uid=uid or meta.uid,
         namespace=namespace or meta.namespace,
@@ -67,7 +67,7 @@ def pod_request_of(pod: Pod, uid: str = "", namespace: str = "", name: str = "")
         amounts=amounts,
         spec=pod.spec,
         gpu=gpu,
-        problem="" if said is None else str(said),
+        problem="" if value is None else str(value),
     )
 
 

@@ -16,7 +16,7 @@ from topology.reach.model import Reach
 GPU_BYTES: Final = "gpu-bytes"
 """Unit of a verdict: memory of one card, not of the host."""
 
-CARDS: Final = "cards"
+GPUS: Final = "cards"
 """Unit of a verdict: cards that can take the pod, whole or in part."""
 
 

@@ -12,14 +12,14 @@ from dataclasses import replace
 import numpy as np
 
 from scheduler.evaluate.partner_reach import known_nodes
-from scheduler.evaluate.pci_affinity import torn_share
+from scheduler.evaluate.pci_affinity import split_share
 from scheduler.evaluate.rail_alignment import Placed, gang_rails
 from scheduler.model.decision import Outcome, PairReach, Plan, Terms
 from scheduler.model.policy import Policy
 from scheduler.model.request import GangRequest, ReachBound
 from scheduler.planning.gang_members import GangMembers, Places
 from scheduler.planning.member_decisions import MemberDecisions
-from scheduler.planning.partner_groups import Standing, groups_of, nodes_by_phase
+from scheduler.planning.partner_groups import PartnerPlaces, groups_of, nodes_by_phase
 from scheduler.search.capacity_loss import lost_gpus
 from scheduler.search.objective import Objective, expected_pods, taken_gpus
 from topology.cluster.isochrone_sets import NodeSet, as_requirement, isochrone_masks
@@ -27,10 +27,10 @@ from topology.cluster.snapshot import Mask, NodeTable, Snapshot
 from topology.labels import DECODE, PHASES, PREFERRED, PREFILL
 
 
-def planned(asked: GangMembers, snapshot: Snapshot, policy: Policy, places: Places, expanded: int) -> Plan:
+def build_plan(asked: GangMembers, snapshot: Snapshot, policy: Policy, places: Places, expanded: int) -> Plan:
     """The plan that these places make."""
     table, gang = snapshot.table, asked.gang
-    pods = _standing(gang, snapshot, places)
+    pods = _places_by_pod(gang, snapshot, places)
     sets, smaller = ({}, 0) if gang.mode == PREFERRED else _sets(gang, snapshot, pods, places)
     after = asked.assumed(snapshot, places)
     made = MemberDecisions(asked, snapshot, after, policy, places, pods)
@@ -41,7 +41,7 @@ def planned(asked: GangMembers, snapshot: Snapshot, policy: Policy, places: Plac
     lost = lost_gpus(snapshot, after, placed, policy, objective)
     terms = replace(
         terms_of(snapshot, pods, gang.bound, smaller, lost),
-        torn=_torn(gang, snapshot, places),
+        split_groups=_split(gang, snapshot, places),
         off_rail=_off_rail(asked, snapshot, pods, places),
     )
     plan = Plan(
@@ -55,7 +55,7 @@ def planned(asked: GangMembers, snapshot: Snapshot, policy: Policy, places: Plac
         expanded=expanded,
         terms=terms,
         cost=objective.cost(terms),
-        twins=made.twins,
+        equivalents=made.equivalents,
     )
     if not table.seen_devices and table.file.network is None:
         return plan
@@ -64,37 +64,37 @@ def planned(asked: GangMembers, snapshot: Snapshot, policy: Policy, places: Plac
     return with_paths(plan, snapshot)
 
 
-def _torn(gang: GangRequest, snapshot: Snapshot, places: Places) -> float:
+def _split(gang: GangRequest, snapshot: Snapshot, places: Places) -> float:
     """The share of the gang's groups that are torn between PCI roots."""
     gpus_at: dict[int, dict[str, list[int]]] = {}
     for m in gang.members:
         if m.uid in places:
             gpus_at.setdefault(places[m.uid], {}).setdefault(m.phase, []).append(m.gpus)
     group = gang.group
-    return torn_share(snapshot.root_room(), gpus_at, group.groups) if group is not None else 0.0
+    return split_share(snapshot.root_capacity(), gpus_at, group.groups) if group is not None else 0.0
 
 
-def _off_rail(asked: GangMembers, snapshot: Snapshot, pods: Sequence[Standing], places: Places) -> float:
+def _off_rail(asked: GangMembers, snapshot: Snapshot, pods: Sequence[PartnerPlaces], places: Places) -> float:
     """The share of the gang's GPUs on no rail of their partners; 0 where it shares cards, or nobody tells the rails."""
     there = tuple({n for p in pods if not p.planned and p.phase == phase for n in p.nodes} for phase in PHASES)
     rails = gang_rails(snapshot, (there[0], there[1]))
     placed = [m for m in asked.gang.members if m.uid in places]
     needs = [asked.needs[m.uid] for m in placed]
-    if rails is None or any(need.cards is not None or need.shape.profile for need in needs):
+    if rails is None or any(need.devices is not None or need.shape.profile for need in needs):
         return 0.0
     return rails.off([Placed(m.phase == PHASES[1], m.gpus, places[m.uid]) for m in placed])
 
 
-def _standing(gang: GangRequest, snapshot: Snapshot, places: Places) -> list[Standing]:
+def _places_by_pod(gang: GangRequest, snapshot: Snapshot, places: Places) -> list[PartnerPlaces]:
     """Partners and planned members; an unbound partner on every node that it may take."""
     known = known_nodes(gang.partners, snapshot.table)
-    pods = [Standing(p.name, p.phase, known[p.nodes], planned=False) for p in gang.partners]
-    pods += [Standing(m.name, m.phase, (places[m.uid],), planned=True) for m in gang.members if m.uid in places]
+    pods = [PartnerPlaces(p.name, p.phase, known[p.nodes], planned=False) for p in gang.partners]
+    pods += [PartnerPlaces(m.name, m.phase, (places[m.uid],), planned=True) for m in gang.members if m.uid in places]
     return [pod for pod in pods if pod.nodes]
 
 
 def _sets(
-    gang: GangRequest, snapshot: Snapshot, pods: Sequence[Standing], places: Places
+    gang: GangRequest, snapshot: Snapshot, pods: Sequence[PartnerPlaces], places: Places
 ) -> tuple[dict[str, NodeSet], int]:
     """The isochrone set of each planned member by uid, and the nodes of the smaller set of the worst-off group."""
     table, bound = snapshot.table, gang.bound
@@ -117,7 +117,7 @@ def _sets(
 def _written(
     table: NodeTable,
     mask: Mask,
-    pods: Sequence[Standing],
+    pods: Sequence[PartnerPlaces],
     known: dict[tuple[bytes, frozenset[int]], NodeSet | None],
 ) -> NodeSet | None:
     """A set as a requirement that holds where these pods stand."""
@@ -128,7 +128,9 @@ def _written(
     return known[key]
 
 
-def terms_of(snapshot: Snapshot, pods: Sequence[Standing], bound: ReachBound, smaller_set: int, lost: float) -> Terms:
+def terms_of(
+    snapshot: Snapshot, pods: Sequence[PartnerPlaces], bound: ReachBound, smaller_set: int, lost: float
+) -> Terms:
     """What these places are judged by."""
     prefill, decode = (Counter((p.nodes, p.planned) for p in pods if p.phase == phase) for phase in PHASES)
     # Pods that stand on the same nodes are one row: a gang of thousands stands on far fewer nodes.

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.evaluate.evaluate import Need, need_of
+from scheduler.evaluate.evaluate import PodFit, fit_of
 from scheduler.evaluate.partner_reach import nodes_of
 from scheduler.model.policy import Policy
 from scheduler.model.request import GangRequest, PodRequest
@@ -28,21 +28,21 @@ class GangMembers:
 
     gang: GangRequest
     members: Sequence[PodRequest]
-    needs: Mapping[str, Need]
+    needs: Mapping[str, PodFit]
     partners: Mapping[str, list[NDArray[np.int64]]]
 
     @classmethod
     def of(cls, gang: GangRequest, snapshot: Snapshot, policy: Policy) -> GangMembers:
         """The one place that says which members request the same: whose need is equal in every column, in who accepts
         them and in what they need of cards. It is worked out once for members whose requests are equal as written."""
-        read: dict[tuple[object, ...], Need] = {}
-        distinct: dict[tuple[object, ...], Need] = {}
+        read: dict[tuple[object, ...], PodFit] = {}
+        distinct: dict[tuple[object, ...], PodFit] = {}
         needs = {}
         for member in gang.members:
             written = id(member.spec), tuple(sorted(member.amounts.items())), member.phase, member.gpu, member.problem
             if written not in read:
-                need = need_of(member, snapshot, policy)
-                key = need.row.tobytes(), need.accepts.tobytes(), need.missing, need.cards
+                need = fit_of(member, snapshot, policy)
+                key = need.row.tobytes(), need.accepts.tobytes(), need.missing, need.devices
                 read[written] = distinct.setdefault(key, need)
             needs[member.uid] = read[written]
         return cls(

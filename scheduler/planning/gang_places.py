@@ -15,7 +15,7 @@ from scheduler.planning.gang_members import GangMembers, Places
 from scheduler.planning.gang_minimum import choices
 from scheduler.search.demand import demand_of
 from scheduler.search.feasibility_search import Found
-from scheduler.search.solver import GangSearch
+from scheduler.search.solver import Solver
 from topology.cluster.snapshot import Snapshot
 from topology.labels import PHASES
 
@@ -125,7 +125,7 @@ def _search(
     if any(need.missing for need in needs):
         return None, 0, True
     demands = [demand_of(g[0].phase, need, len(g), snapshot) for g, need in zip(grouped, needs, strict=True)]
-    found = GangSearch(snapshot, demands, asked.partners, asked.gang.bound, limit_us, policy).run()
+    found = Solver(snapshot, demands, asked.partners, asked.gang.bound, limit_us, policy).run()
     return _by_uid(grouped, found), found.expanded, found.complete
 
 

@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.evaluate.evaluate import (
-    Judged,
-    Need,
+    Evaluation,
+    PodFit,
     candidate_of,
     counts_of,
-    judge,
+    evaluate,
     nearest_misses,
     ranking_of,
     record_of,
@@ -32,14 +32,14 @@ from scheduler.model.request import PodRequest, ReachBound
 from scheduler.model.verdict import Verdict, VerdictCode
 from scheduler.planning.gang_members import EquivalenceClass, GangMembers, Places
 from scheduler.planning.gang_usage import held_by_gang
-from scheduler.planning.partner_groups import Standing
+from scheduler.planning.partner_groups import PartnerPlaces
 from topology.cluster.snapshot import Amount2D, Snapshot
 from topology.labels import PHASES, PREFILL
 
 
 class MemberDecisions:
-    """`decisions` by uid, and for each uid in `twins` the first member of its class on its node, of whom the same is
-    said. `pods` are all of the gang that stand somewhere; `after` is the snapshot with them in it."""
+    """`decisions` by uid, and for each uid in `equivalents` the first member of its class on its node, which has the
+    same decision. `pods` are all of the gang that have places; `after` is the snapshot with them in it."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class MemberDecisions:
         after: Snapshot,
         policy: Policy,
         places: Places,
-        pods: Sequence[Standing],
+        pods: Sequence[PartnerPlaces],
     ) -> None:
         self._asked, self._after, self._policy = asked, after, policy
         # Of pods that may stand on the same nodes the first by name speaks for all.
@@ -70,10 +70,10 @@ class MemberDecisions:
         self._classes: dict[EquivalenceClass, _ClassDecisions] = {}
         self._views: dict[object, _ClassView] = {}
         self.decisions: dict[str, Decision] = {}
-        self.twins: dict[str, str] = {}
+        self.equivalents: dict[str, str] = {}
         for member in asked.members:
             made = self._of_class(member).decision(member, places.get(member.uid))
-            self.decisions[member.uid], self.twins[member.uid] = made
+            self.decisions[member.uid], self.equivalents[member.uid] = made
 
     def _of_class(self, member: PodRequest) -> _ClassDecisions:
         each, bound = self._asked.equivalence_class(member), self._asked.gang.bound
@@ -85,7 +85,7 @@ class MemberDecisions:
     def _view_of(self, member: PodRequest, each: EquivalenceClass, partners: Named) -> _ClassView:
         """Both phases see the same where they request the same and are, as their partners are, on the same nodes."""
         need, mine = self._asked.needs[member.uid], self._on.get(each, {})
-        phase = member.phase if need.cards is not None else ""
+        phase = member.phase if need.devices is not None else ""
         key = id(need), self._where[other_phase(member.phase)], tuple(sorted(mine)), phase
         if key not in self._views:
             need = need if self._own is None else replace(need, own=self._own)
@@ -104,7 +104,7 @@ class _ClassView:
     def __init__(
         self,
         after: Snapshot,
-        need: Need,
+        need: PodFit,
         partners: Named,
         bound: ReachBound,
         policy: Policy,
@@ -113,21 +113,21 @@ class _ClassView:
         self.after, self.need, self._bound = after, need, bound
         reach_us = reach_to(after.table, partners, bound) if partners else after.table.reach.self_us(bound.size_bytes)
         rails = {node for _, node in partners}
-        self.judged = judge(after, need, reach_us, bound, policy, None, rails)
-        self.counts = counts_of(self.judged)
-        self.ranking = ranking_of(self.judged, KEEP + 1)
+        self.evaluated = evaluate(after, need, reach_us, bound, policy, None, rails)
+        self.counts = counts_of(self.evaluated)
+        self.ranking = ranking_of(self.evaluated, KEEP + 1)
         # Each one's own node, without one of them on it: on different nodes they do not see each other.
         nodes = np.array(sorted(mine), dtype=np.int64)
         self.without = after.without_assumed(mine.values()) if mine else after
-        self.own = judge(self.without, need, reach_us, bound, policy, nodes, rails)
-        self.short = shortages(after, self.judged, need, bound)
+        self.own = evaluate(self.without, need, reach_us, bound, policy, nodes, rails)
+        self.short = shortages(after, self.evaluated, need, bound)
         self._candidates: dict[tuple[bool, int, int], Candidate] = {}
 
-    def candidate(self, judged: Judged, at: int, partners: Named) -> Candidate:
-        """A node of `judged` or `own` as a candidate; of its partners at most one, who decides for it."""
-        key = judged is self.own, at, partners[0][1] if partners else -1
+    def candidate(self, evaluated: Evaluation, at: int, partners: Named) -> Candidate:
+        """A node of `evaluated` or `own` as a candidate; of its partners at most one, who decides for it."""
+        key = evaluated is self.own, at, partners[0][1] if partners else -1
         if key not in self._candidates:
-            self._candidates[key] = candidate_of(self.after, judged, at, partners, self._bound)
+            self._candidates[key] = candidate_of(self.after, evaluated, at, partners, self._bound)
         return self._candidates[key]
 
 
@@ -136,13 +136,14 @@ class _ClassDecisions:
 
     def __init__(self, view: _ClassView, partners: Named, bound: ReachBound) -> None:
         self._view, self._bound = view, bound
-        after, judged = view.after, view.judged
+        after, evaluated = view.after, view.evaluated
         self._deciding = Deciding(after.table, partners, bound)
-        self._nearest: Mapping[VerdictCode, Verdict] = view.short | too_far(after, judged, bound, partners)
+        self._nearest: Mapping[VerdictCode, Verdict] = view.short | too_far(after, evaluated, bound, partners)
         self._first: dict[int, Decision] = {}
         self._on: dict[int, _Found] = {}
         self._ranked = {
-            (node := int(judged.nodes[i])): view.candidate(judged, i, self._deciding.of(node)) for i in view.ranking
+            (node := int(evaluated.nodes[i])): view.candidate(evaluated, i, self._deciding.of(node))
+            for i in view.ranking
         }
 
     def decision(self, member: PodRequest, node: int | None) -> tuple[Decision, str]:
@@ -154,7 +155,7 @@ class _ClassDecisions:
             return replace(made, too_large=too_large(after, self._view.need)), member.uid
         first = self._first.get(node)
         if first is not None and _one_record(first.request, member):
-            return _of_twin(first, member), first.request.uid
+            return _of_equivalent(first, member), first.request.uid
         if node not in self._on:
             self._on[node] = self._found_on(member, node)
         counts, nearest, ranked = self._on[node]
@@ -167,7 +168,7 @@ class _ClassDecisions:
         view = self._view
         now, counts, nearest = view.after, view.counts.copy(), self._nearest
         at = int(np.searchsorted(view.own.nodes, node))
-        before, code = int(view.judged.codes[node]), int(view.own.codes[at])
+        before, code = int(view.evaluated.codes[node]), int(view.own.codes[at])
         counts[before] -= 1
         counts[code] += 1
         known = nearest.get(VerdictCode(before))
@@ -178,12 +179,12 @@ class _ClassDecisions:
         others = [candidate for there, candidate in self._ranked.items() if there != node]
         return counts, nearest, [mine, *others][:KEEP]
 
-    def _with(self, node: int, at: int) -> Judged:
+    def _with(self, node: int, at: int) -> Evaluation:
         """All verdicts, with this node's own one; scores are of no use any more, reach is."""
-        judged, own = self._view.judged, self._view.own
-        codes, short_of = judged.codes.copy(), judged.short_of.copy()
+        evaluated, own = self._view.evaluated, self._view.own
+        codes, short_of = evaluated.codes.copy(), evaluated.short_of.copy()
         codes[node], short_of[node] = own.codes[at], own.short_of[at]
-        return replace(judged, codes=codes, short_of=short_of)
+        return replace(evaluated, codes=codes, short_of=short_of)
 
 
 def _one_record(a: PodRequest, b: PodRequest) -> bool:
@@ -192,7 +193,7 @@ def _one_record(a: PodRequest, b: PodRequest) -> bool:
     return a.hold is None and (a.amounts, a.gpu, a.problem) == (b.amounts, b.gpu, b.problem)
 
 
-def _of_twin(first: Decision, member: PodRequest) -> Decision:
+def _of_equivalent(first: Decision, member: PodRequest) -> Decision:
     """The decision of a pod on the node of its twin."""
     pair = first.partner
     if pair is not None:

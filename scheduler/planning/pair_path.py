@@ -62,7 +62,7 @@ def _ends(plan: Plan, table: NodeTable) -> Mapping[str, _End]:
     ends = {name: _End(table.index[node]) for name, node in bound if node in table.index}
     for member in plan.request.members:
         if (node := plan.places.get(member.uid)) is not None:
-            ends[member.name] = _End(table.index[node], plan.twins.get(member.uid, member.uid))
+            ends[member.name] = _End(table.index[node], plan.equivalents.get(member.uid, member.uid))
     return ends
 
 
@@ -162,7 +162,7 @@ class _Paths:
     def _named(self, end: _End, pick: GpuPick | None) -> tuple[str, ...]:
         if pick is None:
             return ()
-        uuids = self._table.gpus.cards[end.node].uuids
+        uuids = self._table.gpus.devices[end.node].uuids
         names = gpu_names(self._table.seen_devices[self._table.names[end.node]].gpus)
         return tuple(names[uuids[i]] for i in pick.gpus if i < len(uuids) and uuids[i] in names)
 

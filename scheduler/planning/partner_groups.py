@@ -18,7 +18,7 @@ from topology.reach.model import ReachModel
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class PartnerPlaces:
     """A pod of a gang and where it stands, or may stand. Only planned pods need a group."""
 
     name: str
@@ -27,7 +27,7 @@ class Standing:
     planned: bool
 
 
-def groups_of(pods: Sequence[Standing], reach: ReachModel, size_bytes: int) -> list[list[Standing]]:
+def groups_of(pods: Sequence[PartnerPlaces], reach: ReachModel, size_bytes: int) -> list[list[PartnerPlaces]]:
     """The stars around the nearest partners, each with its centre first. Pods without any partner are left out."""
     pods = sorted(pods, key=lambda p: (p.phase, p.name))
     sides = {phase: _Side([(i, pod.nodes) for i, pod in enumerate(pods) if pod.phase == phase]) for phase in PHASES}
@@ -38,7 +38,7 @@ def groups_of(pods: Sequence[Standing], reach: ReachModel, size_bytes: int) -> l
         and (target := sides[other_phase(pod.phase)].nearest(reach, pod.nodes[0], size_bytes)) is not None
     }
     centre_of = _centres(targets)
-    stars: dict[int, list[Standing]] = {}
+    stars: dict[int, list[PartnerPlaces]] = {}
     for i, centre in sorted(centre_of.items()):
         stars.setdefault(centre, [pods[centre]]).append(pods[i])
     return [stars[centre] for centre in sorted(stars)]
@@ -85,6 +85,6 @@ def _centres(targets: Mapping[int, int]) -> dict[int, int]:
     return centre_of
 
 
-def nodes_by_phase(group: Sequence[Standing]) -> dict[str, list[int]]:
+def nodes_by_phase(group: Sequence[PartnerPlaces]) -> dict[str, list[int]]:
     """Nodes of a group by phase."""
     return {phase: sorted({n for pod in group if pod.phase == phase for n in pod.nodes}) for phase in PHASES}

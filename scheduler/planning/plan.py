@@ -15,11 +15,11 @@ from itertools import zip_longest
 
 import numpy as np
 
-from scheduler.evaluate.gpu_fit import card_slots
+from scheduler.evaluate.gpu_fit import gpu_slots
 from scheduler.model.decision import Outcome, Plan
 from scheduler.model.policy import Policy
 from scheduler.model.request import GangRequest, PodRequest, ReachBound
-from scheduler.planning.build_plan import planned
+from scheduler.planning.build_plan import build_plan
 from scheduler.planning.gang_members import GangMembers, Places
 from scheduler.planning.gang_places import places_of, places_of_minimum
 from scheduler.planning.gang_usage import held_by_gang
@@ -48,7 +48,7 @@ def _plan(gang: GangRequest, snapshot: Snapshot, policy: Policy, *, advise: bool
     asked = GangMembers.of(gang, snapshot, policy)
     places, expanded, complete = _by_mode(asked, snapshot, policy)
     if places is not None and _stand_together(asked, snapshot, places):
-        return planned(asked, snapshot, policy, places, expanded)
+        return build_plan(asked, snapshot, policy, places, expanded)
     complete &= places is None
     if gang.mode == PREFERRED:
         asked = replace(asked, gang=replace(gang, bound=_no_bound(gang.bound, snapshot)))
@@ -111,7 +111,7 @@ def _stand_together(asked: GangMembers, snapshot: Snapshot, places: Places) -> b
     """
     by_node: dict[int, list[PodRequest]] = {}
     for member in asked.placed(places):
-        if asked.needs[member.uid].cards is not None:
+        if asked.needs[member.uid].devices is not None:
             by_node.setdefault(places[member.uid], []).append(member)
     if not by_node:
         return True
@@ -125,8 +125,8 @@ def _fit_beside(asked: GangMembers, after: Snapshot, places: Places, members: Se
     """Whether each of these fits the cards of its own node beside all others but these."""
     now = after.without_assumed([member.uid for member in members]).gpus
     for member in members:
-        cards, node = asked.needs[member.uid].cards, np.array([places[member.uid]], dtype=np.int64)
-        if cards is not None and card_slots(now, cards, node)[0] < 1:
+        devices, node = asked.needs[member.uid].devices, np.array([places[member.uid]], dtype=np.int64)
+        if devices is not None and gpu_slots(now, devices, node)[0] < 1:
             return False
     return True
 

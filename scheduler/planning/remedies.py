@@ -13,7 +13,7 @@ import numpy as np
 
 from scheduler.model.decision import Decision, Remedy
 from scheduler.model.request import GangRequest, ReachBound
-from scheduler.model.verdict import CARDS, GPU_BYTES, VerdictCode
+from scheduler.model.verdict import GPU_BYTES, GPUS, VerdictCode
 from topology.cluster.snapshot import Amount2D, Snapshot
 from topology.resources import GPU, MEMORY
 
@@ -36,11 +36,11 @@ def remedies(
 
     `own`, (N, R), is what the gang's pods hold: only what others hold can be freed for it.
     """
-    found = (_free_room(gang, snapshot, decisions, own, fits), _wider_bound(gang, snapshot, fits))
+    found = (_free_capacity(gang, snapshot, decisions, own, fits), _wider_bound(gang, snapshot, fits))
     return tuple(remedy for remedy in found if remedy is not None)
 
 
-def _free_room(
+def _free_capacity(
     gang: GangRequest, snapshot: Snapshot, decisions: Mapping[str, Decision], own: Amount2D, fits: Fits
 ) -> Remedy | None:
     """The smallest gap of a nearest miss whose closing makes the gang fit."""
@@ -49,7 +49,7 @@ def _free_room(
         (miss.need - miss.have, miss.node, miss.unit, _FREED[code])
         for decision in decisions.values()
         for code, miss in decision.nearest.items()
-        if code in _FREED and miss.unit not in (GPU_BYTES, CARDS)  # a card is not made emptier by a number
+        if code in _FREED and miss.unit not in (GPU_BYTES, GPUS)  # a card is not made emptier by a number
     }
     for gap, node, unit, resource in sorted(tries)[:MAX_TRIALS]:
         at, column = table.index[node], table.column[resource]

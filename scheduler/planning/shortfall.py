@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.evaluate.evaluate import Judged, Need, decision_of, has_room, judge
+from scheduler.evaluate.evaluate import Evaluation, PodFit, decision_of, evaluate, has_capacity
 from scheduler.evaluate.partner_reach import Named, other_phase, partner_of, reach_to
 from scheduler.evaluate.unsatisfiable import capacity_gpus, too_large
 from scheduler.model.decision import Decision, PairReach, Shortfall, decision_id
@@ -18,14 +18,14 @@ from scheduler.model.verdict import VerdictCode
 from scheduler.planning.gang_members import EquivalenceClass, GangMembers
 from scheduler.planning.gang_minimum import narrowest_minimum
 from scheduler.search.demand import demand_of
-from scheduler.search.gpu_usage import room_together
+from scheduler.search.gpu_usage import capacity_together
 from topology.cluster.isochrone_sets import as_requirement, near_all, nearest_us
-from topology.cluster.snapshot import Amount2D, Mask, NodeTable, Snapshot, room_for
+from topology.cluster.snapshot import Amount2D, Mask, NodeTable, Snapshot, capacity_for
 from topology.labels import PHASES, PREFILL
 
 
 @dataclass(frozen=True, slots=True)
-class _Room:
+class _Capacity:
     """Nodes where one member of a phase has room, and nodes with room for a member of a class and one of the other
     phase at once."""
 
@@ -38,20 +38,20 @@ class _Room:
         return every
 
 
-def _room(asked: GangMembers, snapshot: Snapshot) -> _Room:
+def _capacity(asked: GangMembers, snapshot: Snapshot) -> _Capacity:
     nowhere = np.zeros(len(snapshot.table), dtype=bool)
     of = dict.fromkeys(PHASES, nowhere)
     classes = {each: asked.needs[members[0].uid] for each, members in asked.by_class(asked.gang.members).items()}
     both = dict.fromkeys(classes, nowhere)
     for each, need in classes.items():
         phase = each[0]
-        of[phase] = of[phase] | has_room(snapshot, need)
+        of[phase] = of[phase] | has_capacity(snapshot, need)
         for other, more in classes.items():
             if phase != other[0] and not need.missing and not more.missing:
-                able = need.accepts & more.accepts & (room_for(snapshot.free, need.row + more.row) > 0)
+                able = need.accepts & more.accepts & (capacity_for(snapshot.free, need.row + more.row) > 0)
                 pair = demand_of(phase, need, 1, snapshot), demand_of(other[0], more, 1, snapshot)
-                both[each] = both[each] | room_together(snapshot, *pair, able)
-    return _Room(of, both)
+                both[each] = both[each] | capacity_together(snapshot, *pair, able)
+    return _Capacity(of, both)
 
 
 def _reach_to_others(
@@ -71,8 +71,8 @@ def _reach_to_others(
     if partners and not bound.nearest:
         return reach_to(snapshot.table, partners, bound)
     single = np.flatnonzero(others & ~both)
-    room = nearest_us(snapshot.table, np.flatnonzero(others & both), bound.size_bytes, single)
-    return np.minimum(room, reach_to(snapshot.table, partners, bound)) if partners else room
+    capacity = nearest_us(snapshot.table, np.flatnonzero(others & both), bound.size_bytes, single)
+    return np.minimum(capacity, reach_to(snapshot.table, partners, bound)) if partners else capacity
 
 
 def _named(gang: GangRequest, snapshot: Snapshot) -> dict[str, list[tuple[str, int]]]:
@@ -87,50 +87,52 @@ def _named(gang: GangRequest, snapshot: Snapshot) -> dict[str, list[tuple[str, i
 def held_decisions(asked: GangMembers, snapshot: Snapshot, policy: Policy) -> dict[str, Decision]:
     """A decision per member of a gang that has no plan: no node is eligible, and each says why."""
     gang = asked.gang
-    room, partners = _room(asked, snapshot), _named(gang, snapshot)
+    capacity, partners = _capacity(asked, snapshot), _named(gang, snapshot)
     of_class: dict[EquivalenceClass, Decision] = {}
     decisions = {}
     for member in asked.members:
         need, phase = asked.needs[member.uid], member.phase
         each = asked.equivalence_class(member)
         if (known := of_class.get(each)) is None:
-            others = room.of[other_phase(phase)]
-            reach = _reach_to_others(snapshot, phase, gang.bound, others, room.both[each], partners)
-            judged = _judge_held(snapshot, need, reach, gang.bound, policy)
-            known = decision_of(snapshot, member, need, judged, gang.bound, partners[other_phase(phase)])
+            others = capacity.of[other_phase(phase)]
+            reach = _reach_to_others(snapshot, phase, gang.bound, others, capacity.both[each], partners)
+            evaluated = _evaluate_held(snapshot, need, reach, gang.bound, policy)
+            known = decision_of(snapshot, member, need, evaluated, gang.bound, partners[other_phase(phase)])
             of_class[each] = known = replace(known, too_large=too_large(snapshot, need))
         decisions[member.uid] = replace(known, id=decision_id(member.uid, snapshot.id), request=member)
     return decisions
 
 
-def _judge_held(
-    snapshot: Snapshot, need: Need, reach_us: NDArray[np.float64], bound: ReachBound, policy: Policy
-) -> Judged:
-    judged = judge(snapshot, need, reach_us, bound, policy)
-    codes = judged.codes.copy()
+def _evaluate_held(
+    snapshot: Snapshot, need: PodFit, reach_us: NDArray[np.float64], bound: ReachBound, policy: Policy
+) -> Evaluation:
+    evaluated = evaluate(snapshot, need, reach_us, bound, policy)
+    codes = evaluated.codes.copy()
     # A node that passes alone is out because all that must come together does not fit around it. So is one where the
     # other phase has room nowhere: that is not a matter of distance.
     nowhere = (codes == VerdictCode.REACH_EXCEEDED.value) & np.isinf(reach_us)
     codes[(codes == VerdictCode.ELIGIBLE.value) | nowhere] = VerdictCode.GANG_TOO_LARGE
-    return replace(judged, codes=codes)
+    return replace(evaluated, codes=codes)
 
 
-def _closest(gang: GangRequest, snapshot: Snapshot, room: _Room, named: Mapping[str, Named]) -> PairReach | None:
+def _closest(
+    gang: GangRequest, snapshot: Snapshot, capacity: _Capacity, named: Mapping[str, Named]
+) -> PairReach | None:
     """The nearest pair of nodes: room for a member on one, the farthest partner or room for one on the other.
 
     Of two phases that need places the worse off counts: its nearest pair is what keeps the gang apart.
     """
     table, size = snapshot.table, gang.bound.size_bytes
     found: list[PairReach] = []
-    both = room.shared()
+    both = capacity.shared()
     for phase in [phase for phase in PHASES if gang.still_needed(phase)]:
-        here = np.flatnonzero(room.of[phase])
-        reach = _reach_to_others(snapshot, phase, gang.bound, room.of[other_phase(phase)], both, named)
+        here = np.flatnonzero(capacity.of[phase])
+        reach = _reach_to_others(snapshot, phase, gang.bound, capacity.of[other_phase(phase)], both, named)
         if not len(here) or not np.isfinite(reach[here]).any():
             continue
         node = int(here[int(np.argmin(reach[here]))])
         partners = named[other_phase(phase)]
-        others = np.flatnonzero(room.of[other_phase(phase)])
+        others = np.flatnonzero(capacity.of[other_phase(phase)])
         if not both[node]:
             others = others[others != node]
         row = table.reach.row_us(node, size)
@@ -150,12 +152,12 @@ def shortfall_of(asked: GangMembers, snapshot: Snapshot, own: Amount2D) -> Short
     `own`, (N, R), is what its own pods hold.
     """
     gang = asked.gang
-    room, named = _room(asked, snapshot), _named(gang, snapshot)
+    capacity, named = _capacity(asked, snapshot), _named(gang, snapshot)
     minimum = narrowest_minimum(gang)
-    best_gpus, best_where = _most_gpus(gang, snapshot, {m.phase for m in minimum}, room, named)
+    best_gpus, best_where = _most_gpus(gang, snapshot, {m.phase for m in minimum}, capacity, named)
     return Shortfall(
         needed_gpus=sum(m.gpus for m in minimum),
-        closest=_closest(gang, snapshot, room, named),
+        closest=_closest(gang, snapshot, capacity, named),
         best_gpus=best_gpus,
         best_where=best_where,
         cluster_gpus=capacity_gpus(snapshot, [asked.needs[m.uid] for m in gang.members if gang.still_needed(m.phase)]),
@@ -167,7 +169,7 @@ def _most_gpus(
     gang: GangRequest,
     snapshot: Snapshot,
     phases: Collection[str],
-    room: _Room,
+    capacity: _Capacity,
     named: Mapping[str, Named],
 ) -> tuple[int, str]:
     """The most free GPUs, on nodes with room for a member, within the bound of one node, and that surrounding in words.
@@ -177,13 +179,13 @@ def _most_gpus(
     table, bound, gpu = snapshot.table, gang.bound, snapshot.gpu_column
     if gpu is None or not phases:
         return 0, ""
-    usable = np.logical_or.reduce([room.of[phase] for phase in phases])
+    usable = np.logical_or.reduce([capacity.of[phase] for phase in phases])
     free = np.where(usable, np.maximum(snapshot.free[:, gpu], 0), 0)
     if any(named[phase] for phase in PHASES):
         # A phase that comes is bound to the partners of the other one only.
         allowed = [
-            (reach_to(table, named[other_phase(p)], bound) <= bound.us if named[other_phase(p)] else room.of[p])
-            & room.of[p]
+            (reach_to(table, named[other_phase(p)], bound) <= bound.us if named[other_phase(p)] else capacity.of[p])
+            & capacity.of[p]
             for p in sorted(phases)
         ]
         return int(free[np.logical_or.reduce(allowed)].sum()), ""
@@ -204,6 +206,6 @@ def _centres(table: NodeTable, nodes: NDArray[np.int64], free: NDArray[np.int64]
     kinds = table.reach.kind[nodes]
     centres: set[int] = set()
     for kind in np.unique(kinds):
-        alike = nodes[kinds == kind]
-        centres |= {int(alike[np.argmin(free[alike])]), int(alike[np.argmax(free[alike])])}
+        equivalent = nodes[kinds == kind]
+        centres |= {int(equivalent[np.argmin(free[equivalent])]), int(equivalent[np.argmax(free[equivalent])])}
     return sorted(centres)

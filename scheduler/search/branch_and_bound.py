@@ -18,18 +18,18 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.evaluate.pci_affinity import torn_share
+from scheduler.evaluate.pci_affinity import split_share
 from scheduler.evaluate.rail_alignment import Placed
 from scheduler.search.demand import Demand
 from scheduler.search.objective import Floats, Objective, least_loss
 from scheduler.search.problem import Problem, SetSizes
-from topology.cluster.snapshot import Amount2D, Mask, room_for
+from topology.cluster.snapshot import Amount2D, Mask, capacity_for
 from topology.labels import DECODE
 
 _LESS = 1e-9  # a plan must be better by more than rounding
 
 
-class Joint:
+class BranchAndBound:
     """One search. `best` are the positions per demand of the best plan, None while there is none."""
 
     def __init__(
@@ -68,7 +68,7 @@ class Joint:
         self._open = np.ones(len(self._free), dtype=bool)
         self._floor_us = float(problem.reach_us.min()) if len(self._free) else 0.0
 
-    def run(self, below: float = np.inf) -> Joint:
+    def run(self, below: float = np.inf) -> BranchAndBound:
         """Search to the end or the budget, for plans that cost less than `below`."""
         self.cost = below
         if not self._pods[0]:
@@ -90,7 +90,7 @@ class Joint:
             return
         index = self._queue[depth]
         second = self._second_phase[index]
-        if not self._enough_room(depth):
+        if not self._enough_capacity(depth):
             return
         nodes = np.flatnonzero((self._slots[index] > 0) & ~self._banned[index])
         if second:
@@ -99,8 +99,8 @@ class Joint:
             return
         key = self._problem.same[nodes] * (len(self._loads) + 1) + self._load[nodes]
         first: dict[int, int] = {}
-        for at, twin in enumerate(key.tolist()):
-            first.setdefault(twin, at)
+        for at, equivalent in enumerate(key.tolist()):
+            first.setdefault(equivalent, at)
         nodes = nodes[list(first.values())]
         losses = self._losses(index, nodes)
         bounds = self._second if second else self._first
@@ -115,17 +115,17 @@ class Joint:
             self.spent += 1
             if tried >= 0:
                 # All plans with a pod of this demand on that node were looked at: its twins below need not go there.
-                twins = (self._problem.same == self._problem.same[tried]) & (self._load == self._load[tried])
-                self._banned[index] = self._banned[index] | twins
+                equivalents = (self._problem.same == self._problem.same[tried]) & (self._load == self._load[tried])
+                self._banned[index] = self._banned[index] | equivalents
             tried = int(nodes[at])
             self._step(depth, index, tried, lost + float(losses[at]), worst, total)
         self._banned[index] = banned
 
     def _step(self, depth: int, index: int, node: int, lost: float, worst: float, total: float) -> None:
         """The next pod on a node, everything below that, and the pod off again."""
-        problem, cards = self._problem, self._problem.cards
-        token = cards.put(index, node) if cards is not None else None
-        if cards is not None and token is None:
+        problem, devices = self._problem, self._problem.devices
+        token = devices.put(index, node) if devices is not None else None
+        if devices is not None and token is None:
             return
         lost_before = problem.losses.put(index, node) if problem.losses is not None else None
         slots, load = self._slots[:, node].copy(), self._load[node]
@@ -141,22 +141,22 @@ class Joint:
         self._slots[:, node] = slots
         self._gpus[node] += problem.demands[index].gpus
         self._free[node] += problem.demands[index].request
-        if cards is not None and token is not None:
-            cards.back(node, token)
+        if devices is not None and token is not None:
+            devices.back(node, token)
         if problem.losses is not None and lost_before is not None:
             problem.losses.back(index, node, lost_before)
 
     def _take(self, index: int, node: int) -> None:
         """A pod's amounts off a node, and what that node takes now."""
-        demand, cards, slots = self._problem.demands[index], self._problem.cards, self._slots[:, node].tolist()
+        demand, devices, slots = self._problem.demands[index], self._problem.devices, self._slots[:, node].tolist()
         self._free[node] -= demand.request
         self._gpus[node] -= demand.gpus
         free = self._free[node].tolist()
         for i, columns in enumerate(self._columns):
             if columns and slots[i]:
                 self._slots[i, node] = min(max(free[column], 0) // n for column, n in columns)
-        if cards is not None:
-            self._slots[:, node] = np.minimum(self._slots[:, node], cards.slots[:, node])
+        if devices is not None:
+            self._slots[:, node] = np.minimum(self._slots[:, node], devices.slots[:, node])
         self._load[node] = self._loads.setdefault((int(self._load[node]), index), len(self._loads) + 1)
         self._places[index].append(node)
 
@@ -177,22 +177,22 @@ class Joint:
     def _losses(self, index: int, nodes: NDArray[np.int64]) -> Floats:
         """GPUs that expected pods lose for one pod of a demand on each of these nodes."""
         problem, gpus = self._problem, self._problem.demands[index].gpus
-        if problem.cards is not None and problem.losses is not None:
+        if problem.devices is not None and problem.losses is not None:
             of_gpus: Floats = problem.losses.gpus[index, nodes]
             return of_gpus
         lost: Floats = self._usable[self._gpus[nodes]] - self._usable[self._gpus[nodes] - gpus]
         return lost if problem.losses is None else lost + problem.losses.gpus[index, nodes]
 
-    def _enough_room(self, depth: int) -> bool:
+    def _enough_capacity(self, depth: int) -> bool:
         """A necessary condition: each demand alone fits, and all of them if every pod were as small as the smallest."""
         rest, second = self._rest[depth], depth >= self._pods[0]
-        room = [self._slots[i] * self._open if second else self._slots[i] for i, _ in rest]
-        if any(int(slots.sum()) < count for slots, (_, count) in zip(room, rest, strict=True)):
+        capacity = [self._slots[i] * self._open if second else self._slots[i] for i, _ in rest]
+        if any(int(slots.sum()) < count for slots, (_, count) in zip(capacity, rest, strict=True)):
             return False
         if (smallest := self._smallest[depth]) is None:
             return True
-        union = np.logical_or.reduce([slots > 0 for slots in room])
-        return int(room_for(self._free[union], smallest).sum()) >= len(self._queue) - depth
+        union = np.logical_or.reduce([slots > 0 for slots in capacity])
+        return int(capacity_for(self._free[union], smallest).sum()) >= len(self._queue) - depth
 
     def _first_is_placed(self) -> None:
         """What a place of the second phase means from now on, by node: worst and total reach, and whether it may be."""
@@ -301,7 +301,7 @@ class Joint:
             return 0.0
         return self._sizes.least_share(self._of(second=second), nodes, second)
 
-    def _torn(self) -> float:
+    def _split(self) -> float:
         """The share of groups that the places tear between PCI roots. Only of a complete plan: none is dropped for it
         before."""
         if self._problem.roots is None:
@@ -310,7 +310,7 @@ class Joint:
         for demand, nodes in zip(self._problem.demands, self._places, strict=True):
             for node in nodes:
                 gpus_at.setdefault(node, {}).setdefault(demand.phase, []).append(demand.gpus)
-        return torn_share(self._problem.roots, gpus_at, min(self._pods))
+        return split_share(self._problem.roots, gpus_at, min(self._pods))
 
     def _off_rail(self) -> float:
         """The share of the gang's GPUs on no rail of their partners, of a complete plan too."""
@@ -334,7 +334,7 @@ class Joint:
             pairs = max(1, sum(self._pods))
         share = self._sizes.share(self._of(second=False), self._of(second=True)) if self._sizes is not None else 0.0
         one = np.array([worst]), np.array([total / pairs]), np.array([lost])
-        cost = float(self._objective.of(*one, share, self._torn(), self._off_rail())[0])
+        cost = float(self._objective.of(*one, share, self._split(), self._off_rail())[0])
         if cost < self.cost - _LESS:
             if self.best is None:
                 self._budget = min(self._budget, self.spent + self._improve)
@@ -343,9 +343,9 @@ class Joint:
 
 def _slots(problem: Problem) -> NDArray[np.int64]:
     """How many pods of each demand every node takes, shape (demands, V)."""
-    rows = [np.where(demand.accepts, room_for(problem.free, demand.request), 0) for demand in problem.demands]
+    rows = [np.where(demand.accepts, capacity_for(problem.free, demand.request), 0) for demand in problem.demands]
     slots = np.array(rows, dtype=np.int64)
-    return slots if problem.cards is None else np.minimum(slots, problem.cards.slots)
+    return slots if problem.devices is None else np.minimum(slots, problem.devices.slots)
 
 
 def _smallest(demands: Sequence[Demand], rest: Sequence[tuple[int, int]]) -> Amount2D | None:
@@ -359,5 +359,5 @@ def _least_losses(problem: Problem, usable: Floats) -> list[float]:
     whole = least_loss(usable, [demand.gpus for demand in problem.demands])
     if problem.losses is None:
         return whole
-    known = [0.0] * len(whole) if problem.cards is not None else whole
+    known = [0.0] * len(whole) if problem.devices is not None else whole
     return [mine + least for mine, least in zip(known, problem.losses.least, strict=True)]

@@ -20,27 +20,27 @@ from scheduler.search.demand import Demand
 from scheduler.search.objective import Floats
 from scheduler.search.reach_cliques import kinds_within
 from topology.cluster.isochrone_sets import near_all
-from topology.cluster.snapshot import Mask, NodeTable, room_for
-from topology.gpus.cards import CardRow
+from topology.cluster.snapshot import Mask, NodeTable, capacity_for
+from topology.gpus.gpu_row import GpuRow
 
 Ints = NDArray[np.int64]
 
 
-class Filling:
+class Assignment:
     """What stands where while a domain is filled, and how to take it all back."""
 
     def __init__(self, view: ClusterView, demands: Sequence[Demand]) -> None:
         self.view, self.demands = view, demands
         self.free, self.gpus = view.free.copy(), view.gpus.copy()
         self.places: list[list[int]] = [[] for _ in demands]
-        self._put: list[tuple[int, tuple[CardRow, Ints]]] = []
+        self._put: list[tuple[int, tuple[GpuRow, Ints]]] = []
 
     def slots(self, index: int, nodes: Ints) -> Ints:
         """How many pods of a demand each of these nodes takes now."""
         demand = self.demands[index]
-        slots: Ints = np.where(demand.accepts[nodes], room_for(self.free[nodes], demand.request), 0)
-        if self.view.cards is not None:
-            slots = np.minimum(slots, self.view.cards.slots[index, nodes])
+        slots: Ints = np.where(demand.accepts[nodes], capacity_for(self.free[nodes], demand.request), 0)
+        if self.view.devices is not None:
+            slots = np.minimum(slots, self.view.devices.slots[index, nodes])
         return slots
 
     def loss(self, index: int, nodes: Ints) -> Floats:
@@ -49,10 +49,10 @@ class Filling:
 
     def put(self, index: int, node: int, pods: int) -> int:
         """So many pods of a demand on a node; how many found cards too."""
-        demand, cards, placed = self.demands[index], self.view.cards, pods
-        if cards is not None:
+        demand, devices, placed = self.demands[index], self.view.devices, pods
+        if devices is not None:
             for placed in range(pods + 1):
-                if placed == pods or (token := cards.put(index, node)) is None:
+                if placed == pods or (token := devices.put(index, node)) is None:
                     break
                 self._put.append((node, token))
         self.free[node] -= placed * demand.request
@@ -63,8 +63,8 @@ class Filling:
     def take_back(self, index: int, node: int) -> None:
         """The last pod that was put anywhere, one of this demand, is taken off its node."""
         demand = self.demands[index]
-        if self.view.cards is not None:
-            self.view.cards.back(*self._put.pop())
+        if self.view.devices is not None:
+            self.view.devices.back(*self._put.pop())
         self.free[node] += demand.request
         self.gpus[node] += demand.gpus
         self.places[index].pop()
@@ -72,8 +72,8 @@ class Filling:
     def undo(self) -> None:
         """As if nothing had been placed."""
         for node, token in reversed(self._put):
-            assert self.view.cards is not None
-            self.view.cards.back(node, token)
+            assert self.view.devices is not None
+            self.view.devices.back(node, token)
         self.free, self.gpus = self.view.free.copy(), self.view.gpus.copy()
         self.places, self._put = [[] for _ in self.demands], []
 
@@ -83,7 +83,7 @@ def fill(view: ClusterView, demands: Sequence[Demand], domains: Iterator[Ints]) 
 
     None where none of them could be filled so.
     """
-    filling = Filling(view, demands)
+    filling = Assignment(view, demands)
     order = sorted(range(len(demands)), key=lambda i: (tuple((-demands[i].request).tolist()), demands[i].phase, i))
     for domain in domains:
         allowed = _around(filling, domain)
@@ -93,7 +93,7 @@ def fill(view: ClusterView, demands: Sequence[Demand], domains: Iterator[Ints]) 
     return None
 
 
-def _around(filling: Filling, domain: Ints) -> dict[str, Mask]:
+def _around(filling: Assignment, domain: Ints) -> dict[str, Mask]:
     """For each phase the nodes, (N,), around which the domain has room for all of the other phase."""
     view, demands = filling.view, filling.demands
     reach, phases = view.table.reach, {demand.phase for demand in demands}
@@ -114,7 +114,7 @@ def _around(filling: Filling, domain: Ints) -> dict[str, Mask]:
     return allowed
 
 
-def _spread(filling: Filling, index: int, domain: Ints, allowed: dict[str, Mask]) -> bool:
+def _spread(filling: Assignment, index: int, domain: Ints, allowed: dict[str, Mask]) -> bool:
     """All pods of one demand into a domain, where they may go beside what stands there. Whether they found places."""
     view, demand = filling.view, filling.demands[index]
     others = [n for i, nodes in enumerate(filling.places) if filling.demands[i].phase != demand.phase for n in nodes]

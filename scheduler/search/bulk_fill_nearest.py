@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.search.bulk_fill import Filling
+from scheduler.search.bulk_fill import Assignment
 from scheduler.search.cluster_view import ClusterView
 from scheduler.search.demand import Demand
 from scheduler.search.reach_cliques import MOST_KINDS, clique_numbers, kinds_within
 from topology.cluster.isochrone_sets import nearest_us
-from topology.cluster.snapshot import Mask, room_for
+from topology.cluster.snapshot import Mask, capacity_for
 from topology.labels import DECODE, PHASES, PREFILL
 
 Ints = NDArray[np.int64]
@@ -30,7 +30,7 @@ def fill_nearest(view: ClusterView, demands: Sequence[Demand]) -> list[list[int]
     that proves nothing. Tight cliques first, since they are nearer; then wide ones, which waste least; then with no
     more of one phase in a clique than of the other, for cliques that have room for few."""
     for wide, paired in ((False, False), (True, False), (False, True)):
-        filling = Filling(view, demands)
+        filling = Assignment(view, demands)
         for clique in _cliques(filling, wide=wide):
             while _fill_one(filling, clique, paired=paired) and paired:
                 pass
@@ -44,7 +44,7 @@ def fill_nearest(view: ClusterView, demands: Sequence[Demand]) -> list[list[int]
 
 def cannot(view: ClusterView, demands: Sequence[Demand]) -> bool:
     """Whether counting alone proves that there is no plan."""
-    filling = Filling(view, demands)
+    filling = Assignment(view, demands)
     everywhere, able = np.arange(len(view.table)), _able(filling)
     for index, demand in enumerate(demands):
         if int(filling.slots(index, everywhere)[able[demand.phase]].sum()) < demand.count:
@@ -52,10 +52,10 @@ def cannot(view: ClusterView, demands: Sequence[Demand]) -> bool:
     either, pods = able[PREFILL] | able[DECODE], sum(demand.count for demand in demands)
     smallest = np.min([demand.request for demand in demands], axis=0)
     wanted = sum(demand.gpus * demand.count for demand in demands)
-    room, gpus = np.where(either, room_for(view.free, smallest), 0), np.where(either, view.gpus, 0)
-    if int(room.sum()) < pods or int(gpus.sum()) < wanted:
+    capacity, gpus = np.where(either, capacity_for(view.free, smallest), 0), np.where(either, view.gpus, 0)
+    if int(capacity.sum()) < pods or int(gpus.sum()) < wanted:
         return True
-    return _too_few_cliques(view, demands, ((room, pods), (gpus, wanted)))
+    return _too_few_cliques(view, demands, ((capacity, pods), (gpus, wanted)))
 
 
 def _too_few_cliques(view: ClusterView, demands: Sequence[Demand], amounts: Sequence[tuple[Ints, int]]) -> bool:
@@ -71,7 +71,7 @@ def _too_few_cliques(view: ClusterView, demands: Sequence[Demand], amounts: Sequ
     return any(int(np.sort(np.bincount(cliques, weights=has))[-rarer:].sum()) < needed for has, needed in amounts)
 
 
-def _able(filling: Filling) -> dict[str, Mask]:
+def _able(filling: Assignment) -> dict[str, Mask]:
     """Nodes for each phase, (N,), as far as room for a pod of the other one near them goes."""
     view, demands = filling.view, filling.demands
     everywhere = np.arange(len(view.table))
@@ -82,7 +82,7 @@ def _able(filling: Filling) -> dict[str, Mask]:
         able[demand.phase] = able[demand.phase] | slots[i]
         for j, other in enumerate(demands):
             if demand.phase < other.phase:
-                both |= slots[i] & slots[j] & (room_for(view.free, demand.request + other.request) > 0)
+                both |= slots[i] & slots[j] & (capacity_for(view.free, demand.request + other.request) > 0)
     for _ in range(_ROUNDS):
         before = [int(mask.sum()) for mask in able.values()]
         for phase in able:
@@ -95,7 +95,7 @@ def _able(filling: Filling) -> dict[str, Mask]:
     return able
 
 
-def _near_partners(filling: Filling, phase: str) -> Mask:
+def _near_partners(filling: Assignment, phase: str) -> Mask:
     """Nodes with a partner of this phase's pods near them, (N,)."""
     view = filling.view
     if all(demand.phase != phase for demand in filling.demands):
@@ -104,12 +104,12 @@ def _near_partners(filling: Filling, phase: str) -> Mask:
     return near
 
 
-def _left(filling: Filling) -> list[int]:
+def _left(filling: Assignment) -> list[int]:
     """Pods of each demand without a place."""
     return [demand.count - len(nodes) for demand, nodes in zip(filling.demands, filling.places, strict=True)]
 
 
-def _cliques(filling: Filling, *, wide: bool) -> Iterator[Ints]:
+def _cliques(filling: Assignment, *, wide: bool) -> Iterator[Ints]:
     """Nodes within the limit of each other: single nodes, fabrics, leaves, spines and zones, or the other way round;
     of one level the roomiest first."""
     view, reach = filling.view, filling.view.table.reach
@@ -125,19 +125,19 @@ def _cliques(filling: Filling, *, wide: bool) -> Iterator[Ints]:
         yield from level
 
 
-def _domains(filling: Filling, nodes: Ints, slots: Ints, of_all: NDArray[np.integer]) -> Iterator[Ints]:
+def _domains(filling: Assignment, nodes: Ints, slots: Ints, of_all: NDArray[np.integer]) -> Iterator[Ints]:
     domain = of_all[nodes]
     nodes, domain = nodes[domain >= 0], domain[domain >= 0]
     if not len(nodes):
         return
-    room = np.bincount(domain, weights=slots[nodes])
-    for number in np.argsort(-room, kind="stable").tolist():
+    capacity = np.bincount(domain, weights=slots[nodes])
+    for number in np.argsort(-capacity, kind="stable").tolist():
         inside = nodes[domain == number]
         if len(inside) > 1:
             yield _clique(filling, inside)
 
 
-def _clique(filling: Filling, nodes: Ints) -> Ints:
+def _clique(filling: Assignment, nodes: Ints) -> Ints:
     """The nodes of a domain that are within the limit of each other: kind by kind, the roomiest first."""
     view, reach = filling.view, filling.view.table.reach
     kinds, of = np.unique(reach.kind[nodes], return_inverse=True)
@@ -147,11 +147,11 @@ def _clique(filling: Filling, nodes: Ints) -> Ints:
     for kind in np.argsort(-np.bincount(of, weights=view.gpus[nodes]), kind="stable").tolist():
         if all(within[kind, other] and within[other, kind] for other in [kind, *chosen]):
             chosen.append(kind)
-    kept: Ints = nodes[np.isin(of, chosen)]
-    return kept
+    retained: Ints = nodes[np.isin(of, chosen)]
+    return retained
 
 
-def _fill_one(filling: Filling, clique: Ints, *, paired: bool) -> bool:
+def _fill_one(filling: Assignment, clique: Ints, *, paired: bool) -> bool:
     """A pod of each phase into a clique, then, unless `paired`, as many as fit; whether a pair found places."""
     if not len(clique) or not _pair(filling, clique):
         return False
@@ -160,7 +160,7 @@ def _fill_one(filling: Filling, clique: Ints, *, paired: bool) -> bool:
     return True
 
 
-def _pair(filling: Filling, clique: Ints) -> bool:
+def _pair(filling: Assignment, clique: Ints) -> bool:
     """A pod of each phase into a clique, the first two demands that fit together; whether there were such."""
     left = _left(filling)
     prefill, decode = ([i for i, n in enumerate(left) if n and filling.demands[i].phase == p] for p in PHASES)
@@ -174,7 +174,7 @@ def _pair(filling: Filling, clique: Ints) -> bool:
     return False
 
 
-def _most_left_first(filling: Filling) -> list[int]:
+def _most_left_first(filling: Assignment) -> list[int]:
     """Demands with pods left, those of the phase that has more of them first."""
     left = _left(filling)
     of_phase = dict.fromkeys(PHASES, 0)
@@ -183,7 +183,7 @@ def _most_left_first(filling: Filling) -> list[int]:
     return sorted((i for i, n in enumerate(left) if n), key=lambda i: (-of_phase[filling.demands[i].phase], i))
 
 
-def _one(filling: Filling, index: int, nodes: Ints) -> int | None:
+def _one(filling: Assignment, index: int, nodes: Ints) -> int | None:
     """One pod of a demand onto the node of these where the least is lost; which it is."""
     able = nodes[filling.slots(index, nodes) > 0]
     for at in np.lexsort((able, filling.loss(index, able))).tolist():
@@ -192,7 +192,7 @@ def _one(filling: Filling, index: int, nodes: Ints) -> int | None:
     return None
 
 
-def _rest(filling: Filling) -> bool:
+def _rest(filling: Assignment) -> bool:
     """Whoever is left goes near a pod of the other phase, or near a partner; whether all found places."""
     for index, left in enumerate(_left(filling)):
         if not left:
@@ -209,7 +209,7 @@ def _rest(filling: Filling) -> bool:
     return True
 
 
-def _has_partner(filling: Filling, phase: str) -> Mask:
+def _has_partner(filling: Assignment, phase: str) -> Mask:
     """Nodes near a pod of the other phase that has a place, (N,)."""
     view = filling.view
     there = {n for demand, at in zip(filling.demands, filling.places, strict=True) if demand.phase != phase for n in at}
@@ -217,7 +217,7 @@ def _has_partner(filling: Filling, phase: str) -> Mask:
     return (us <= view.limit_us) | _near_partners(filling, phase)
 
 
-def _sound(filling: Filling) -> bool:
+def _sound(filling: Assignment) -> bool:
     """Every pod has its partner."""
     near = {demand.phase: _has_partner(filling, demand.phase) for demand in filling.demands}
     pairs = zip(filling.demands, filling.places, strict=True)

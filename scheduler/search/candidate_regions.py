@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scheduler.search.cluster_view import ClusterView, loss_of_a_slot
 from scheduler.search.demand import Demand
 from scheduler.search.objective import Floats
-from topology.cluster.snapshot import Mask, room_for
+from topology.cluster.snapshot import Mask, capacity_for
 
 Ints = NDArray[np.int64]
 
@@ -77,11 +77,11 @@ def domains(view: ClusterView, able: Ints, demands: Sequence[Demand], slots: Int
             continue
         size = int(domain.max()) + 1
         fits = np.ones(size, dtype=bool)
-        for demand, room in zip(demands, slots, strict=True):
-            fits &= np.bincount(domain, weights=room[inside], minlength=size) >= demand.count
+        for demand, capacity in zip(demands, slots, strict=True):
+            fits &= np.bincount(domain, weights=capacity[inside], minlength=size) >= demand.count
         loss = np.zeros(size)
-        for gpus, (count, room) in by_width.items():
-            share, enough = _least_loss(domain, size, view.gpus[inside], room[inside], gpus, count, view.usable)
+        for gpus, (count, capacity) in by_width.items():
+            share, enough = _least_loss(domain, size, view.gpus[inside], capacity[inside], gpus, count, view.usable)
             fits &= enough
             loss += share
         order = np.flatnonzero(fits)
@@ -98,9 +98,9 @@ def domains(view: ClusterView, able: Ints, demands: Sequence[Demand], slots: Int
 def alone(view: ClusterView, demands: Sequence[Demand], slots: Ints) -> list[int]:
     """Nodes that can hold the whole gang, those that lose least first."""
     need = np.sum([demand.request * demand.count for demand in demands], axis=0)
-    may = np.logical_and.reduce([room >= demand.count for demand, room in zip(demands, slots, strict=True)])
+    may = np.logical_and.reduce([capacity >= demand.count for demand, capacity in zip(demands, slots, strict=True)])
     nodes = np.flatnonzero(may)
-    nodes = nodes[room_for(view.free[nodes], need) > 0]
+    nodes = nodes[capacity_for(view.free[nodes], need) > 0]
     gpus = sum(demand.gpus * demand.count for demand in demands)
     loss = view.usable[view.gpus[nodes]] - view.usable[view.gpus[nodes] - gpus]
     order: list[int] = nodes[np.lexsort((nodes, loss))].tolist()
@@ -110,9 +110,9 @@ def alone(view: ClusterView, demands: Sequence[Demand], slots: Ints) -> list[int
 def _by_width(demands: Sequence[Demand], slots: Ints) -> dict[int, tuple[int, Ints]]:
     """Pods of one width compete for the same room: how many there are, and the room for them."""
     merged: dict[int, tuple[int, Ints]] = {}
-    for demand, room in zip(demands, slots, strict=True):
-        count, known = merged.get(demand.gpus, (0, room))
-        merged[demand.gpus] = count + demand.count, np.maximum(known, room)
+    for demand, capacity in zip(demands, slots, strict=True):
+        count, known = merged.get(demand.gpus, (0, capacity))
+        merged[demand.gpus] = count + demand.count, np.maximum(known, capacity)
     return merged
 
 
@@ -120,14 +120,14 @@ def _least_loss(
     domain: NDArray[np.integer],
     size: int,
     free_gpus: NDArray[np.int64],
-    room: NDArray[np.int64],
+    capacity: NDArray[np.int64],
     gpus: int,
     count: int,
     usable: Floats,
 ) -> tuple[Floats, Mask]:
     """Per domain about what `count` pods lose there at least, and whether there is room for them: (size,) each."""
     width = len(usable)
-    per_free = np.bincount(domain * width + free_gpus, weights=room, minlength=size * width).reshape(size, width)
+    per_free = np.bincount(domain * width + free_gpus, weights=capacity, minlength=size * width).reshape(size, width)
     loss = loss_of_a_slot(usable, np.arange(width), gpus)
     order = np.argsort(loss, kind="stable")
     taken = np.minimum(np.cumsum(per_free[:, order], axis=1), count)
@@ -140,9 +140,9 @@ def _at_most(nodes: Ints, widest: int, view: ClusterView, demands: Sequence[Dema
     if len(nodes) <= widest:
         return nodes
     kinds = view.table.reach.kind[nodes]
-    room = np.minimum.reduce(
+    capacity = np.minimum.reduce(
         [np.bincount(kinds, weights=s[nodes], minlength=len(view.table.reach.first)) for s in slots]
     )
     loss = loss_of_a_slot(view.usable, view.gpus[nodes], max(demand.gpus for demand in demands))
-    chosen: Ints = np.sort(nodes[np.lexsort((nodes, loss, kinds, -room[kinds]))][:widest])
+    chosen: Ints = np.sort(nodes[np.lexsort((nodes, loss, kinds, -capacity[kinds]))][:widest])
     return chosen

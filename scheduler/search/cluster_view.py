@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.evaluate.partner_reach import Seen
-from scheduler.search.gpu_usage import CardRoom
+from scheduler.evaluate.partner_reach import PartnerReach
+from scheduler.search.gpu_usage import GpuUsage
 from scheduler.search.objective import Floats
 from topology.cluster.snapshot import Amount2D, NodeTable
 
@@ -25,8 +25,8 @@ class ClusterView:
     usable: Floats
     limit_us: float
     size_bytes: int
-    partners: Mapping[str, Seen]
-    cards: CardRoom | None = None
+    partners: Mapping[str, PartnerReach]
+    devices: GpuUsage | None = None
 
 
 def loss_of_a_slot(usable: Floats, free_gpus: NDArray[np.int64], gpus: int) -> Floats:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from scheduler.evaluate.evaluate import Need
-from scheduler.evaluate.gpu_fit import CardNeed
+from scheduler.evaluate.evaluate import PodFit
+from scheduler.evaluate.gpu_fit import GpuNeed
 from topology.cluster.snapshot import Amount2D, Mask, Snapshot
 from topology.fragmentation.pod_shape import NOTHING, PodShape
 
@@ -24,12 +24,12 @@ class Demand:
     gpus: int
     count: int
     accepts: Mask
-    gpu_need: CardNeed | None = None
+    gpu_need: GpuNeed | None = None
     shape: PodShape = NOTHING
 
 
-def demand_of(phase: str, need: Need, count: int, snapshot: Snapshot) -> Demand:
+def demand_of(phase: str, need: PodFit, count: int, snapshot: Snapshot) -> Demand:
     """Pods of one phase and need, over all columns and nodes of a snapshot."""
     column = snapshot.gpu_column
     gpus = int(need.row[column]) if column is not None else 0
-    return Demand(phase, need.row, gpus, count, need.accepts, need.cards, need.shape)
+    return Demand(phase, need.row, gpus, count, need.accepts, need.devices, need.shape)

@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.search.demand import Demand
-from scheduler.search.gpu_usage import CardRoom
+from scheduler.search.gpu_usage import GpuUsage
 from scheduler.search.reach_cliques import MOST_KINDS, clique_numbers, kinds_within
 from topology.cluster.isochrone_sets import near_all
-from topology.cluster.snapshot import Mask, Snapshot, room_for
-from topology.gpus.cards import CardRow
+from topology.cluster.snapshot import Mask, Snapshot, capacity_for
+from topology.gpus.gpu_row import GpuRow
 from topology.labels import DECODE, PREFILL
 
 _ROUNDS = 8
@@ -54,12 +54,12 @@ class _Step:
     demand: int
     candidates: Iterator[int]
     node: int = -1
-    token: tuple[CardRow, NDArray[np.int64]] | None = None
+    token: tuple[GpuRow, NDArray[np.int64]] | None = None
     allowed: dict[str, Mask] = field(default_factory=dict)
     refused: list[int] = field(default_factory=list)
 
 
-class Search:
+class FeasibilitySearch:
     """One search over one snapshot. Build it, call `run` once."""
 
     def __init__(
@@ -70,11 +70,11 @@ class Search:
         bound_us: float,
         size_bytes: int,
         budget: int,
-        cards: CardRoom | None = None,
+        devices: GpuUsage | None = None,
     ) -> None:
         table = snapshot.table
         self._table = table
-        self._demands, self._cards = demands, cards
+        self._demands, self._devices = demands, devices
         self._bound_us, self._size = bound_us, size_bytes
         self._budget = _Budget(budget)
         self._free = snapshot.free.copy()
@@ -98,7 +98,7 @@ class Search:
         """Search to the end, the first solution, or the budget."""
         self._leave_cliques()
         self._rule_out(0)
-        solved = self._enough_room(0) and (not self._queue or self._place())
+        solved = self._enough_capacity(0) and (not self._queue or self._place())
         complete = self._budget.spent <= self._budget.limit
         places = tuple(tuple(p) for p in self._places) if solved else None
         expanded = min(self._budget.spent, self._budget.limit)
@@ -116,7 +116,7 @@ class Search:
         welcome = np.logical_or.reduce([demand.accepts for demand in self._demands])
         gpus = np.where(welcome, np.maximum(self._free[:, self._gpu], 0), 0) if need else np.zeros(len(welcome))
         enough = np.bincount(cliques, weights=gpus) >= need
-        enough &= np.bincount(cliques, weights=np.where(welcome, room_for(self._free, smallest), 0)) >= pods
+        enough &= np.bincount(cliques, weights=np.where(welcome, capacity_for(self._free, smallest), 0)) >= pods
         for phase, allowed in self._allowed.items():
             self._allowed[phase] = allowed & enough[cliques]
 
@@ -139,13 +139,13 @@ class Search:
             (self._demands[i], count, np.where(self._demands[i].accepts, self._slots(i, everywhere), 0))
             for i, count in self._remaining(depth)
         ]
-        twins, inside = np.diagonal(within)[reach.kind], reach.self_us(self._size) <= self._bound_us
+        equivalents, inside = np.diagonal(within)[reach.kind], reach.self_us(self._size) <= self._bound_us
         for _ in range(_ROUNDS):
             before = [int(mask.sum()) for mask in self._allowed.values()]
-            for demand, count, room in slots:
-                mine = np.where(self._allowed[demand.phase], room, 0)
+            for demand, count, capacity in slots:
+                mine = np.where(self._allowed[demand.phase], capacity, 0)
                 per_kind = np.bincount(reach.kind, weights=mine, minlength=len(reach.first))
-                around = (within @ per_kind)[reach.kind] + mine * (inside.astype(np.int64) - twins)
+                around = (within @ per_kind)[reach.kind] + mine * (inside.astype(np.int64) - equivalents)
                 other = DECODE if demand.phase == PREFILL else PREFILL
                 self._allowed[other] = self._allowed[other] & (around >= count)
             if before == [int(mask.sum()) for mask in self._allowed.values()]:
@@ -159,7 +159,7 @@ class Search:
             if self._next(step, len(steps)):
                 if len(steps) + 1 == len(self._queue):
                     return True
-                if self._enough_room(len(steps) + 1):
+                if self._enough_capacity(len(steps) + 1):
                     steps.append(step)
                     step = self._step(len(steps))
                     continue
@@ -183,8 +183,8 @@ class Search:
                 continue
             if not self._budget.spend():
                 return False
-            token = self._cards.put(step.demand, node) if self._cards is not None else None
-            if self._cards is not None and token is None:
+            token = self._devices.put(step.demand, node) if self._devices is not None else None
+            if self._devices is not None and token is None:
                 continue
             step.node, step.token, step.allowed = node, token, self._allowed.copy()
             self._free[node] -= demand.request
@@ -202,8 +202,8 @@ class Search:
         self._placed[demand.phase].pop()
         self._allowed = step.allowed
         self._free[node] += demand.request
-        if self._cards is not None and step.token is not None:
-            self._cards.back(node, step.token)
+        if self._devices is not None and step.token is not None:
+            self._devices.back(node, step.token)
         # No solution has a pod of this demand here, so its interchangeable siblings need not try again below.
         step.refused.append(node)
         self._banned[step.demand].add(node)
@@ -214,10 +214,10 @@ class Search:
 
     def _slots(self, index: int, nodes: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many pods of a demand each node takes now, shape (nodes,)."""
-        slots = room_for(self._free[nodes], self._demands[index].request)
-        return slots if self._cards is None else np.minimum(slots, self._cards.slots[index, nodes])
+        slots = capacity_for(self._free[nodes], self._demands[index].request)
+        return slots if self._devices is None else np.minimum(slots, self._devices.slots[index, nodes])
 
-    def _enough_room(self, depth: int) -> bool:
+    def _enough_capacity(self, depth: int) -> bool:
         """A necessary condition: each kind of pod alone fits into what is allowed, and so do all their GPUs, and all of
         them if every pod were as small as the smallest."""
         union = np.zeros(len(self._table), dtype=bool)
@@ -234,7 +234,7 @@ class Search:
         if len(remaining) < 2:
             return True
         smallest = np.min([self._demands[index].request for index, _ in remaining], axis=0)
-        return int(room_for(self._free[union], smallest).sum()) >= sum(count for _, count in remaining)
+        return int(capacity_for(self._free[union], smallest).sum()) >= sum(count for _, count in remaining)
 
     def _candidates(self, depth: int, demand: Demand) -> Iterator[int]:
         mask = self._allowed[demand.phase] & demand.accepts
@@ -251,17 +251,17 @@ class Search:
         nodes = nodes[order]
         # Untouched nodes with one signature are the same choice: the first of each is tried. Nodes that hold something
         # of this gang are told apart by it. Whether a node is allowed follows from its kind while it is untouched.
-        touched = np.isin(nodes, np.array(self._placed[PREFILL] + self._placed[DECODE], dtype=np.int64))
+        enqueue = np.isin(nodes, np.array(self._placed[PREFILL] + self._placed[DECODE], dtype=np.int64))
         first = np.zeros(len(nodes), dtype=bool)
-        first[np.unique(np.where(touched, -1 - nodes, self._same[nodes]), return_index=True)[1]] = True
+        first[np.unique(np.where(enqueue, -1 - nodes, self._same[nodes]), return_index=True)[1]] = True
         yield from nodes[first].tolist()
 
     def _signatures(self) -> NDArray[np.int64]:
         """A number per node, (N,): equal where kind, free amounts and acceptance by every demand are."""
         columns = [self._table.reach.kind[:, None], self._free, *(demand.accepts[:, None] for demand in self._demands)]
-        if self._cards is not None:
+        if self._devices is not None:
             known: dict[object, int] = {}
-            states = [known.setdefault(self._cards.state(node), len(known)) for node in range(len(self._table))]
+            states = [known.setdefault(self._devices.state(node), len(known)) for node in range(len(self._table))]
             columns.append(np.array(states, dtype=np.int64)[:, None])
         rows = np.hstack([column.astype(np.int64) for column in columns])
         same: NDArray[np.int64] = np.unique(rows, axis=0, return_inverse=True)[1].reshape(-1)
@@ -292,8 +292,8 @@ class Search:
             for index, count in remaining:
                 slots = np.where(self._demands[index].accepts, self._slots(index, everywhere), 0)
                 fits &= np.bincount(domain[known], weights=slots[known], minlength=size)[domain] >= count
-            room = np.bincount(domain[known], weights=free[known], minlength=size)[domain]
-            fits &= room >= need
+            capacity = np.bincount(domain[known], weights=free[known], minlength=size)[domain]
+            fits &= capacity >= need
             level[fits] = rank
-            leftover[fits] = room[fits].astype(np.int64) - need
+            leftover[fits] = capacity[fits].astype(np.int64) - need
         return np.lexsort((nodes, free[nodes], leftover[nodes], level[nodes]))

@@ -1,4 +1,4 @@
-"""Room on cards while a search places pods: the rules of `topology.gpus.cards`, one node at a time, with a way back.
+"""Room on cards while a search places pods: the rules of `topology.gpus.gpu_row`, one node at a time, with a way back.
 
 Only gangs with a pod that must be looked at card by card have one of these; for all others amounts say everything.
 """
@@ -11,45 +11,45 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.evaluate.gpu_fit import CardNeed, card_slots
+from scheduler.evaluate.gpu_fit import GpuNeed, gpu_slots
 from scheduler.search.demand import Demand
 from topology.cluster.snapshot import Mask, Snapshot
-from topology.gpus.capacity import NodeCards
-from topology.gpus.cards import CardRow, choose, put_all
-from topology.gpus.holds import put_plain
+from topology.gpus.allocations import put_plain
+from topology.gpus.capacity import NodeGpus
+from topology.gpus.gpu_row import GpuRow, choose, put_all
 from topology.gpus.table import GpuTable
 
 PLENTY = 1_000
 """Slots where cards set no limit."""
 
 
-def with_pod(cards: NodeCards, row: CardRow, need: CardNeed | None, gpus: int) -> CardRow | None:
+def with_pod(devices: NodeGpus, row: GpuRow, need: GpuNeed | None, gpus: int) -> GpuRow | None:
     """Cards with one pod more, on those that its form's owner would choose, or `gpus` whole ones where amounts say it
     all; None where it does not fit."""
     if need is None:
-        return put_plain(cards, row, gpus) if gpus else row
+        return put_plain(devices, row, gpus) if gpus else row
     if need.request.profiles:
         return row
-    chosen = choose(cards, row, need.request, need.phase, need.limits)
-    return None if chosen is None else put_all(cards, row, chosen, need.request, need.phase)
+    chosen = choose(devices, row, need.request, need.phase, need.limits)
+    return None if chosen is None else put_all(devices, row, chosen, need.request, need.phase)
 
 
-class CardRoom:
+class GpuUsage:
     """Cards of some nodes of a snapshot as pods of these demands are put on and taken off again; nodes by position."""
 
     def __init__(self, gpus: GpuTable, demands: Sequence[Demand], nodes: NDArray[np.int64]) -> None:
         self._gpus, self._demands, self._nodes = gpus, demands, nodes
-        self._rows: dict[int, CardRow] = {}
+        self._rows: dict[int, GpuRow] = {}
         self.slots: NDArray[np.int64] = np.array(
             [
-                np.full(len(nodes), PLENTY) if demand.gpu_need is None else card_slots(gpus, demand.gpu_need, nodes)
+                np.full(len(nodes), PLENTY) if demand.gpu_need is None else gpu_slots(gpus, demand.gpu_need, nodes)
                 for demand in demands
             ],
             dtype=np.int64,
         ).reshape(len(demands), len(nodes))
         """How many pods of each demand the cards of each node take now, (demands, nodes)."""
 
-    def put(self, index: int, node: int) -> tuple[CardRow, NDArray[np.int64]] | None:
+    def put(self, index: int, node: int) -> tuple[GpuRow, NDArray[np.int64]] | None:
         """One pod on a node, on the cards that its form's owner would choose; what `back` needs, None if it cannot."""
         before, row = self.row(node), self.after(index, node)
         if row is None:
@@ -61,64 +61,64 @@ class CardRoom:
                 self.slots[i, node] = self._fit(node, row, other.gpu_need, other.count)
         return before, slots
 
-    def after(self, index: int, node: int) -> CardRow | None:
+    def after(self, index: int, node: int) -> GpuRow | None:
         """A node's cards with one more pod of a demand on them; None where it does not fit."""
         demand = self._demands[index]
-        return with_pod(self.cards(node), self.row(node), demand.gpu_need, demand.gpus)
+        return with_pod(self.devices(node), self.row(node), demand.gpu_need, demand.gpus)
 
-    def back(self, node: int, token: tuple[CardRow, NDArray[np.int64]]) -> None:
+    def back(self, node: int, token: tuple[GpuRow, NDArray[np.int64]]) -> None:
         """Takes the last pod that was put on a node off it."""
         self._rows[node], self.slots[:, node] = token
 
     def state(self, node: int) -> object:
         """Equal for nodes whose cards can be swapped."""
-        cards, row = self.cards(node), self.row(node)
+        devices, row = self.devices(node), self.row(node)
         pinned = any(d.gpu_need is not None and d.gpu_need.request.pinned for d in self._demands)
         return (
             row,
-            cards.memory_mib,
-            cards.kind,
-            cards.healthy,
-            cards.replicas,
-            cards.listed,
-            cards.instances,
+            devices.memory_mib,
+            devices.kind,
+            devices.healthy,
+            devices.replicas,
+            devices.listed,
+            devices.instances,
             pinned and node,
         )
 
-    def row(self, node: int) -> CardRow:
+    def row(self, node: int) -> GpuRow:
         """A node's cards as they are now."""
         if node not in self._rows:
             self._rows[node] = self._gpus.row(int(self._nodes[node]))
         return self._rows[node]
 
-    def cards(self, node: int) -> NodeCards:
+    def devices(self, node: int) -> NodeGpus:
         """What cards a node has."""
-        return self._gpus.static.cards[int(self._nodes[node])]
+        return self._gpus.static.devices[int(self._nodes[node])]
 
-    def _fit(self, node: int, row: CardRow, need: CardNeed, count: int) -> int:
+    def _fit(self, node: int, row: GpuRow, need: GpuNeed, count: int) -> int:
         """Of so many pods those that fit beside what is there."""
-        cards = self.cards(node)
+        devices = self.devices(node)
         for fitting in range(count):
-            chosen = choose(cards, row, need.request, need.phase, need.limits)
+            chosen = choose(devices, row, need.request, need.phase, need.limits)
             if chosen is None:
                 return fitting
-            row = put_all(cards, row, chosen, need.request, need.phase)
+            row = put_all(devices, row, chosen, need.request, need.phase)
         return count
 
 
-def room_together(snapshot: Snapshot, one: Demand, other: Demand, nodes: Mask) -> Mask:
+def capacity_together(snapshot: Snapshot, one: Demand, other: Demand, nodes: Mask) -> Mask:
     """Of the nodes (N,) those whose cards take a pod of each demand at once; whichever comes first may leave a card for
     the other, so both orders count. Whole GPUs are left to the amounts."""
     at = np.flatnonzero(nodes)
     if (one.gpu_need is None and other.gpu_need is None) or not len(at):
         return nodes
-    room = CardRoom(snapshot.gpus, [replace(demand, gpus=0, count=1) for demand in (one, other)], at)
+    capacity = GpuUsage(snapshot.gpus, [replace(demand, gpus=0, count=1) for demand in (one, other)], at)
     both = nodes.copy()
     for i, node in enumerate(at.tolist()):
         fits = False
         for first, second in ((0, 1), (1, 0)):
-            if room.slots[first, i] and (token := room.put(first, i)) is not None:
-                fits |= bool(room.slots[second, i])
-                room.back(i, token)
+            if capacity.slots[first, i] and (token := capacity.put(first, i)) is not None:
+                fits |= bool(capacity.slots[second, i])
+                capacity.back(i, token)
         both[node] = fits
     return both

@@ -34,7 +34,7 @@ from scheduler.model.decision import Terms
 from scheduler.model.policy import Policy
 from topology.cluster.snapshot import Snapshot
 from topology.fragmentation.pod_shape import PodShape
-from topology.gpus.cards import WHOLE_MILLI
+from topology.gpus.gpu_row import WHOLE_MILLI
 
 EXPECTED: Final[Mapping[int, float]] = {1: 0.25, 2: 0.25, 4: 0.25, 8: 0.25}
 """Share of expected pods by whole GPUs, while none was seen: the usual tensor-parallel sizes, alike."""
@@ -55,7 +55,7 @@ def usable_gpus(most: int, expected: Mapping[int, float] = EXPECTED) -> Floats:
 def expected_pods(snapshot: Snapshot) -> Mapping[int, float]:
     """Share of the pods that the cluster is asked to run, by the GPUs they need: the mix of the score, or `EXPECTED`
     where no pod with a GPU was seen. How much of a card pods need, and their CPU, is left to the score."""
-    of = snapshot.mix.on_card(0)
+    of = snapshot.mix.on_gpu(0)
     if not of.total or not len(of.gpus):
         return EXPECTED
     share: dict[int, float] = {}
@@ -89,7 +89,7 @@ class Objective:
         mean_us: Floats,
         lost_gpus: Floats,
         set_share: Floats | float,
-        torn: float = 0.0,
+        split_groups: float = 0.0,
         off_rail: float = 0.0,
     ) -> Floats:
         """Costs of many plans at once; `set_share` is one over the nodes of the smaller set."""
@@ -99,12 +99,12 @@ class Objective:
             + policy.reach_mean_points * np.log1p(mean_us / FLOOR_US) / self._span
             + policy.lost_points * lost_gpus / self._gpus
             + policy.set_points * set_share
-            + policy.root_points * torn
+            + policy.root_points * split_groups
             + policy.rail_points * off_rail
         )
         return cost
 
-    def tells_apart(self, near_us: float, far_us: float) -> bool:
+    def distinguishes(self, near_us: float, far_us: float) -> bool:
         """Whether a plan with one pair that is farther than all others costs more, by more than rounding."""
         worst = np.array([near_us, far_us])
         near, far = self.of(worst, np.full(2, near_us), np.zeros(2), 0.0).tolist()
@@ -114,7 +114,7 @@ class Objective:
         """The cost of one plan, in points."""
         share = 1.0 / terms.nodes if terms.nodes else 0.0
         one = [np.array(v) for v in (terms.worst_us, terms.mean_us, terms.lost_gpus)]
-        return float(self.of(one[0], one[1], one[2], share, terms.torn, terms.off_rail))
+        return float(self.of(one[0], one[1], one[2], share, terms.split_groups, terms.off_rail))
 
 
 def least_loss(usable: Floats, gpus: Sequence[int]) -> list[float]:

@@ -10,12 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduler.evaluate.rail_alignment import GangRails
-from scheduler.search.capacity_loss import RoomLoss
+from scheduler.search.capacity_loss import CapacityLoss
 from scheduler.search.demand import Demand
-from scheduler.search.gpu_usage import CardRoom
+from scheduler.search.gpu_usage import GpuUsage
 from scheduler.search.objective import Floats
 from topology.cluster.snapshot import Amount2D
-from topology.gpus.roots import RootRoom
+from topology.gpus.roots import RootCapacity
 
 
 class SetSizes(Protocol):
@@ -56,8 +56,8 @@ class Problem:
     partners: Partners
     bound_us: float
     nearest: bool = False
-    cards: CardRoom | None = None
-    roots: RootRoom | None = None  # nodes by position
-    losses: RoomLoss | None = None  # beyond whole GPUs; with cards everything that is lost
+    devices: GpuUsage | None = None
+    roots: RootCapacity | None = None  # nodes by position
+    losses: CapacityLoss | None = None  # beyond whole GPUs; with cards everything that is lost
     rails: GangRails | None = None
     names: tuple[int, ...] = ()  # the node of each position in the cluster, where rails are known

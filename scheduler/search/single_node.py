@@ -1,7 +1,7 @@
 """The everyday case of a search: one node that takes the whole gang at the least that any plan can cost.
 
 A cluster fills up like this, gang by gang, where pods are alike. Nobody need search for it, and whoever does finds this
-very node (tests/scheduler/test_one_node.py asks both), because:
+very node (tests/scheduler/test_single_node.py asks both), because:
 
 (1) No plan has a smaller worst or mean reach than the smallest of all between two nodes and inside one, and none loses
 fewer GPUs than each of its pods loses where that is least. A node that has all of these is the best there is, by the
@@ -23,13 +23,13 @@ from scheduler.search.candidate_regions import alone, one_region
 from scheduler.search.cluster_view import ClusterView
 from scheduler.search.demand import Demand
 from scheduler.search.objective import Objective, least_loss
-from topology.cluster.snapshot import room_for
+from topology.cluster.snapshot import capacity_for
 
 _KINDS = 64
 """Kinds of nodes that are compared with each other; where there are more, the search is asked at once."""
 
 
-def one_node(
+def single_node(
     view: ClusterView, demands: Sequence[Demand], slots: NDArray[np.int64], objective: Objective
 ) -> int | None:
     """The node, or None where only a search can tell. `demands` are all pods, in the order in which a search places
@@ -51,7 +51,7 @@ def one_node(
     inside_us = float(view.table.reach.self_us(view.size_bytes)[nodes[0]])
     if inside_us != least_us or least_us > view.limit_us:
         return None
-    return nodes[0] if not whole or objective.tells_apart(least_us, next_us) else None
+    return nodes[0] if not whole or objective.distinguishes(least_us, next_us) else None
 
 
 def _first_by_name(view: ClusterView, demands: Sequence[Demand], slots: NDArray[np.int64]) -> list[int]:
@@ -60,8 +60,8 @@ def _first_by_name(view: ClusterView, demands: Sequence[Demand], slots: NDArray[
     return [
         node
         for node in np.flatnonzero(slots[0] > 0)[:1].tolist()
-        if all(room[node] >= demand.count for demand, room in zip(demands, slots, strict=True))
-        and room_for(view.free[[node]], request)[0] > 0
+        if all(capacity[node] >= demand.count for demand, capacity in zip(demands, slots, strict=True))
+        and capacity_for(view.free[[node]], request)[0] > 0
     ]
 
 

@@ -14,25 +14,25 @@ from itertools import chain
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduler.evaluate.partner_reach import Seen, other_phase, seen_from
+from scheduler.evaluate.partner_reach import PartnerReach, other_phase, seen_from
 from scheduler.evaluate.rail_alignment import GangRails, gang_rails
 from scheduler.model.policy import Policy
 from scheduler.model.request import ReachBound
-from scheduler.search.branch_and_bound import Joint
+from scheduler.search.branch_and_bound import BranchAndBound
 from scheduler.search.bulk_fill import fill
 from scheduler.search.bulk_fill_nearest import cannot, fill_nearest
 from scheduler.search.candidate_regions import domains, regions
-from scheduler.search.capacity_loss import CardValue, RoomLoss
+from scheduler.search.capacity_loss import CapacityLoss, GpuValue
 from scheduler.search.cluster_view import ClusterView
 from scheduler.search.demand import Demand
-from scheduler.search.feasibility_search import Found, Search
-from scheduler.search.gpu_usage import CardRoom
+from scheduler.search.feasibility_search import FeasibilitySearch, Found
+from scheduler.search.gpu_usage import GpuUsage
 from scheduler.search.objective import Floats, Objective, expected_pods, taken_gpus
 from scheduler.search.problem import Partners, Problem
-from scheduler.search.single_node import one_node
+from scheduler.search.single_node import single_node
 from scheduler.search.small_sets import FEW, SmallSets
-from topology.cluster.snapshot import Snapshot, room_for
-from topology.gpus.roots import RootRoom
+from topology.cluster.snapshot import Snapshot, capacity_for
+from topology.gpus.roots import RootCapacity
 from topology.labels import PHASES
 
 Places = Mapping[str, Sequence[NDArray[np.int64]]]  # by phase, the nodes of each partner
@@ -52,7 +52,7 @@ FEW_NODES = 12
 more nodes have more good plans and each step costs more."""
 
 
-class GangSearch:
+class Solver:
     """One question: these demands, beside these partners, within this bound."""
 
     def __init__(
@@ -79,8 +79,8 @@ class GangSearch:
         )
         taken = taken_gpus([(demand.shape, demand.count) for demand in demands], snapshot, policy)
         self._objective = Objective(policy, bound.us, taken, expected_pods(snapshot))
-        self._value = CardValue(snapshot.mix, policy)
-        self._roots = snapshot.root_room()
+        self._value = GpuValue(snapshot.mix, policy)
+        self._roots = snapshot.root_capacity()
         self._view = ClusterView(
             table=table,
             free=table.allocatable[:, columns] - snapshot.used[:, columns],
@@ -89,7 +89,7 @@ class GangSearch:
             limit_us=limit_us,
             size_bytes=bound.size_bytes,
             partners={phase: self._seen_by(phase) for phase in PHASES},
-            cards=self._card_room(demands, np.arange(len(table))),
+            devices=self._gpu_usage(demands, np.arange(len(table))),
         )
         self._order = sorted(range(len(demands)), key=self._rank)
         self._asked = [replace(d, request=d.request[columns], accepts=self._may(d)) for d in demands]
@@ -103,7 +103,7 @@ class GangSearch:
             return Found(places=(), expanded=0, complete=True)
         if self._pods > self._policy.joint_pods:
             return self._filled()
-        if (node := self.one_node()) is not None:
+        if (node := self.single_node()) is not None:
             return Found(tuple((node,) * demand.count for demand in self._demands), self._pods, complete=True)
         return self.searched()
 
@@ -134,22 +134,22 @@ class GangSearch:
             return Found(places=best, expanded=spent, complete=True)
         return self._nearest(spent) if self._bound.nearest else self._everywhere(spent)
 
-    def one_node(self) -> int | None:
+    def single_node(self) -> int | None:
         """The node that takes all, where that needs no search: nothing counts but reach and whole GPUs."""
         snapshot, demands = self._snapshot, self._demands
         if (
             self._bound.nearest
             or len({demand.phase for demand in demands}) < len(PHASES)
             or any(seen.pods for seen in self._view.partners.values())
-            or self._view.cards is not None
+            or self._view.devices is not None
             or any(demand.shape.profile for demand in demands)
             or len(self._roots.nodes)
-            or len(snapshot.rail_room().nodes)
+            or len(snapshot.rail_capacity().nodes)
             or len(snapshot.table) <= FEW
             or 2 * self._pods > self._policy.search_budget
         ):
             return None
-        return one_node(self._view, [self._asked[i] for i in self._order], self._slots[self._order], self._objective)
+        return single_node(self._view, [self._asked[i] for i in self._order], self._slots[self._order], self._objective)
 
     # --- the pieces ----------------------------------------------------------------------------
 
@@ -183,22 +183,24 @@ class GangSearch:
             for phase in PHASES
         }
         left = self._policy.search_budget - spent if most is None else most
-        found = Search(self._snapshot, self._demands, fixed, self._limit_us, size, left, self._view.cards).run()
+        found = FeasibilitySearch(
+            self._snapshot, self._demands, fixed, self._limit_us, size, left, self._view.devices
+        ).run()
         return Found(found.places, spent + found.expanded, found.complete)
 
     def _slots_now(self) -> NDArray[np.int64]:
         """How many pods of each demand every node takes, (demands, N)."""
-        rows = [np.where(demand.accepts, room_for(self._view.free, demand.request), 0) for demand in self._asked]
+        rows = [np.where(demand.accepts, capacity_for(self._view.free, demand.request), 0) for demand in self._asked]
         slots = np.array(rows, dtype=np.int64).reshape(len(rows), len(self._view.table))
-        return slots if self._view.cards is None else np.minimum(slots, self._view.cards.slots)
+        return slots if self._view.devices is None else np.minimum(slots, self._view.devices.slots)
 
-    def _card_room(self, demands: Sequence[Demand], nodes: NDArray[np.int64]) -> CardRoom | None:
+    def _gpu_usage(self, demands: Sequence[Demand], nodes: NDArray[np.int64]) -> GpuUsage | None:
         """Room on cards for these demands; None where amounts say everything."""
         if all(demand.gpu_need is None for demand in demands):
             return None
-        return CardRoom(self._snapshot.gpus, demands, nodes)
+        return GpuUsage(self._snapshot.gpus, demands, nodes)
 
-    def _seen_by(self, phase: str) -> Seen:
+    def _seen_by(self, phase: str) -> PartnerReach:
         return seen_from(self._snapshot.table, self._partners[other_phase(phase)], self._bound.size_bytes)
 
     def _may(self, demand: Demand) -> NDArray[np.bool_]:
@@ -231,7 +233,7 @@ class GangSearch:
         flipped = tuple(-n for n in widest)
         return sum(d.count for d in mine), flipped, demand.phase, tuple((-demand.request).tolist()), index
 
-    def _joint(self, nodes: NDArray[np.int64], budget: int, improve: int) -> Joint:
+    def _joint(self, nodes: NDArray[np.int64], budget: int, improve: int) -> BranchAndBound:
         table, bound = self._snapshot.table, self._bound
         first = self._demands[self._order[0]].phase
         phases = (first, other_phase(first))
@@ -243,19 +245,19 @@ class GangSearch:
             nearest=np.array([s[2][nodes] for s in seen]),
             count=(seen[0][3], seen[1][3]),
         )
-        cards = self._card_room(demands, nodes)
-        losses = self._losses(nodes, cards)
+        devices = self._gpu_usage(demands, nodes)
+        losses = self._losses(nodes, devices)
         problem = Problem(
             free=self._view.free[nodes],
             gpus=self._view.gpus[nodes],
             reach_us=self._reach(nodes),
-            same=self._same(nodes, demands, cards, losses),
+            same=self._same(nodes, demands, devices, losses),
             first=first,
             demands=demands,
             partners=partners,
             bound_us=self._limit_us,
             nearest=bound.nearest,
-            cards=cards,
+            devices=devices,
             roots=self._roots_of(nodes),
             losses=losses,
             rails=self._rails(nodes) if losses is None else None,
@@ -265,19 +267,19 @@ class GangSearch:
         if len(table) <= FEW and not bound.nearest and improve:
             there = [sorted({int(n) for p in self._partners[phase] for n in p}) for phase in phases]
             sizes = SmallSets(table, nodes, (there[0], there[1]), self._limit_us, bound.size_bytes)
-        return Joint(problem, self._objective, sizes, budget, improve)
+        return BranchAndBound(problem, self._objective, sizes, budget, improve)
 
     def _rails(self, nodes: NDArray[np.int64]) -> GangRails | None:
         there = tuple({int(n) for p in self._partners[phase] for n in p} for phase in PHASES)
         return gang_rails(self._snapshot, (there[0], there[1]), nodes)
 
-    def _roots_of(self, nodes: NDArray[np.int64]) -> RootRoom | None:
+    def _roots_of(self, nodes: NDArray[np.int64]) -> RootCapacity | None:
         """Free GPUs by PCI root of these nodes, by position; None where no node has several roots that are known."""
-        room = self._roots
-        if not len(room.nodes):
+        capacity = self._roots
+        if not len(capacity.nodes):
             return None
-        at = np.flatnonzero(np.isin(nodes, room.nodes))
-        return RootRoom(at, room.free[np.searchsorted(room.nodes, nodes[at])]) if len(at) else None
+        at = np.flatnonzero(np.isin(nodes, capacity.nodes))
+        return RootCapacity(at, capacity.free[np.searchsorted(capacity.nodes, nodes[at])]) if len(at) else None
 
     def _reach(self, nodes: NDArray[np.int64]) -> Floats:
         reach, size = self._snapshot.table.reach, self._bound.size_bytes
@@ -289,14 +291,14 @@ class GangSearch:
         np.fill_diagonal(matrix, reach.self_us(size)[nodes])
         return matrix
 
-    def _losses(self, nodes: NDArray[np.int64], cards: CardRoom | None) -> RoomLoss | None:
+    def _losses(self, nodes: NDArray[np.int64], devices: GpuUsage | None) -> CapacityLoss | None:
         """What is lost beyond whole GPUs; None where those say everything."""
-        if cards is None and not any(demand.shape.profile for demand in self._demands):
+        if devices is None and not any(demand.shape.profile for demand in self._demands):
             return None
-        return RoomLoss(self._snapshot, [self._demands[i] for i in self._order], nodes, self._value, cards)
+        return CapacityLoss(self._snapshot, [self._demands[i] for i in self._order], nodes, self._value, devices)
 
     def _same(
-        self, nodes: NDArray[np.int64], demands: Sequence[Demand], cards: CardRoom | None, losses: RoomLoss | None
+        self, nodes: NDArray[np.int64], demands: Sequence[Demand], devices: GpuUsage | None, losses: CapacityLoss | None
     ) -> NDArray[np.int64]:
         """A number per node: equal where kind, free amounts and welcome are. Nodes of partners are like no other."""
         columns = [
@@ -308,7 +310,7 @@ class GangSearch:
             by_node = np.full((len(nodes), roots.free.shape[1]), -1)
             by_node[roots.nodes] = roots.free
             columns += [*by_node.T]
-        if (rails := self._snapshot.rail_room()) and len(at := np.flatnonzero(np.isin(nodes, rails.nodes))):
+        if (rails := self._snapshot.rail_capacity()) and len(at := np.flatnonzero(np.isin(nodes, rails.nodes))):
             seen = np.full((len(nodes), 2), -1, dtype=np.int64)
             place = np.searchsorted(rails.nodes, nodes[at])
             seen[at] = np.stack([rails.kind[place], rails.free[place]], axis=1)
@@ -321,7 +323,7 @@ class GangSearch:
             if node in taken
             else (
                 row,
-                cards.state(at) if cards is not None else None,
+                devices.state(at) if devices is not None else None,
                 losses.state(at) if losses is not None else None,
             )
             for at, (node, row) in enumerate(zip(nodes.tolist(), rows, strict=True))

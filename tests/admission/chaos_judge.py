@@ -12,17 +12,17 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
-from admission.controller.main import Controller
+from admission.controller.controller import Controller
 from admission.gangs.gang_view import GangView
 from admission.recognition.replica_group import size_of, unit_of
-from admission.report.wait_messages import Waiting
+from admission.report.wait_messages import WaitMessage
 from scheduler.explain.events import held_event
 from scheduler.model.decision import Outcome, Plan
 from scheduler.model.reason import Reason
-from tests.admission.chaos_world import QUEUE_OF, QUEUES, World, asks, is_held, live
+from tests.admission.chaos_world import QUEUE_OF, QUEUES, World, is_held, live, requests
 from tests.admission.pods import Raw
 from topology.cluster.snapshot import Snapshot
-from topology.labels import CARD_MEMORY, GANG, GATE, NVIDIA_GPU, PHASE, QUEUE_NAME, ZONE
+from topology.labels import GANG, GATE, GPU_MEMORY, NVIDIA_GPU, PHASE, QUEUE_NAME, ZONE
 from topology.objects import Pod
 from topology.resources import readable_request
 from topology.selectors import accepts, selects_node
@@ -34,13 +34,13 @@ class Judge:
     def __init__(self, world: World) -> None:
         self.world, self.cluster = world, world.cluster
         self.found: list[str] = []
-        self.said: dict[str, int] = {}  # how often what was judged, so that a judge that sleeps is noticed
+        self.value: dict[str, int] = {}  # how often what was judged, so that a judge that sleeps is noticed
         self.last: dict[str, Reason] = {}  # what each pod was told last, by uid
         self._events = 0
         self._delete = self.cluster.store.delete
         self.cluster.store.delete = self._deleted  # type: ignore[method-assign]
-        self._wake = self.cluster.store._on_change
-        self.cluster.store._on_change = self._look
+        self._wakeup = self.cluster.store._on_change
+        self.cluster.store._on_change = self._read
 
     # --- what is written -----------------------------------------------------------------------
 
@@ -57,8 +57,8 @@ class Judge:
         self.world.make(labels[PHASE], labels[GANG])
         return done
 
-    def _look(self) -> None:
-        self._wake()
+    def _read(self) -> None:
+        self._wakeup()
         has = {n["metadata"]["name"]: n for n in self.cluster.objects("nodes")}
         booked: dict[tuple[str, str], int] = {}
         zones: dict[str, set[tuple[str, str]]] = {}
@@ -69,13 +69,13 @@ class Judge:
             labels = pod["metadata"].get("labels", {})
             for name in {QUEUE_OF.get(labels.get(GANG, "").partition("-")[0], ""), "top"} & queues.keys():
                 if pod["metadata"]["annotations"].get(QUEUE_NAME):
-                    queues[name] += asks(pod).get(NVIDIA_GPU, 0)
+                    queues[name] += requests(pod).get(NVIDIA_GPU, 0)
             node: str = pod["spec"].get("nodeName") or pod["status"].get("nominatedNodeName", "")
             if node not in has:
                 continue
             if pod["metadata"]["uid"] in self.world.chosen:
                 continue  # Volcano took room that a plan may have been made for at the same moment
-            for what, amount in asks(pod).items():
+            for what, amount in requests(pod).items():
                 booked[node, what] = booked.get((node, what), 0) + amount
             if labels.get(GANG) and not labels[GANG].startswith("near"):
                 zone = has[node]["metadata"]["labels"][ZONE]
@@ -102,8 +102,8 @@ class Judge:
 
     def listen(self, controller: Controller) -> None:
         """Judge what this controller tells gangs, before it is told."""
-        voice = controller.announcer
-        held, waiting, left_out = voice.held, voice.waiting, voice.left_out
+        reporter = controller.reporter
+        held, waiting, left_out = reporter.held, reporter.waiting, reporter.left_out
 
         def note(view: GangView, plan: Plan) -> None:
             for pod in view.held:
@@ -122,17 +122,17 @@ class Judge:
             note(view, plan)
             left_out(view, plan)
 
-        def judge_waiting(pod: Pod, told: Waiting) -> None:
-            self._count(told.key.partition("/")[0])
-            if wrong := _waits_wrongly(controller, pod, told):
-                self.found.append(f"{pod.metadata.name} is told {told.text}: {wrong}")
-            self.last[pod.metadata.uid] = told.reason
-            waiting(pod, told)
+        def judge_waiting(pod: Pod, reported: WaitMessage) -> None:
+            self._count(reported.key.partition("/")[0])
+            if wrong := _waits_wrongly(controller, pod, reported):
+                self.found.append(f"{pod.metadata.name} is told {reported.text}: {wrong}")
+            self.last[pod.metadata.uid] = reported.reason
+            waiting(pod, reported)
 
-        voice.held, voice.waiting, voice.left_out = judge_held, judge_waiting, note_left_out  # type: ignore[method-assign]
+        reporter.held, reporter.waiting, reporter.left_out = judge_held, judge_waiting, note_left_out  # type: ignore[method-assign]
 
     def _count(self, what: str) -> None:
-        self.said[what] = self.said.get(what, 0) + 1
+        self.value[what] = self.value.get(what, 0) + 1
 
 
 def facts(controller: Controller, view: GangView) -> Snapshot:
@@ -156,7 +156,7 @@ def _held_wrongly(controller: Controller, view: GangView, plan: Plan) -> str:
     if plan.outcome != Outcome.HELD:
         return "it could be decided"
     pods = (*view.members, *view.released, *view.bound)
-    if any(p.metadata.annotation(CARD_MEMORY) for p in pods):
+    if any(p.metadata.annotation(GPU_MEMORY) for p in pods):
         return ""  # which cards fit is not counted here
     asked = {m.uid for m in plan.request.members}  # those that the queue can hold
     view = replace(view, members=tuple(p for p in view.members if p.metadata.uid in asked))
@@ -234,8 +234,8 @@ def _within(new: list[tuple[str, set[str]]], partners: list[tuple[str, set[str]]
     """One zone for every pair; with `near` one partner in the same zone for every new pod."""
     for i, (phase, zones) in enumerate(new):
         others = [z for p, z in (*new[:i], *new[i + 1 :], *partners) if p != phase]
-        alike = [len(zones | z) == 1 for z in others]
-        if not (any(alike) if near else all(alike)):
+        equivalent = [len(zones | z) == 1 for z in others]
+        if not (any(equivalent) if near else all(equivalent)):
             return False
     return True
 
@@ -243,15 +243,15 @@ def _within(new: list[tuple[str, set[str]]], partners: list[tuple[str, set[str]]
 # --- why it waits for something else -----------------------------------------------------------
 
 
-def _waits_wrongly(controller: Controller, pod: Pod, told: Waiting) -> str:
-    kind, _, rest = told.key.partition("/")
+def _waits_wrongly(controller: Controller, pod: Pod, reported: WaitMessage) -> str:
+    kind, _, rest = reported.key.partition("/")
     state, batch = controller.state, controller.batch
     key = (pod.metadata.namespace, pod.metadata.label(GANG))
     match kind:
         case "behind":
             older = tuple(rest.split("/"))
             track = batch._tracks.get(older)  # type: ignore[arg-type]
-            if track is None or not track.stands or batch._rank(older) > batch._rank(key):  # type: ignore[arg-type]
+            if track is None or not track.waiting or batch._rank(older) > batch._rank(key):  # type: ignore[arg-type]
                 return "that gang does not wait, or is younger"
             limit = batch._fairness._overtaking._limit
             return "" if batch._fairness.passed(older) >= limit else "it may be passed"  # type: ignore[arg-type]
@@ -266,9 +266,9 @@ def _waits_wrongly(controller: Controller, pod: Pod, told: Waiting) -> str:
             names = controller.state.table().index
             return "" if lost and lost[0].spec.node_name not in names else "its node is known"
         case "queue":
-            return _short_wrongly(controller, key, rest, told.text)
+            return _short_wrongly(controller, key, rest, reported.text)
         case "preemption":
-            return "" if pod.metadata.uid in batch._tracks[key].going else "it is not let go"
+            return "" if pod.metadata.uid in batch._tracks[key].releasing else "it is not let go"
         case "unplaced" | "withdrawn":  # whether its node was full is judged where that is decided, in test_renew
             return "it is held or bound" if pod.has_gate(GATE) or pod.spec.node_name else ""
         case _:

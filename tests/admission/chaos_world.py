@@ -18,9 +18,9 @@ from tests.admission.pods import Raw
 from tests.admission.test_fairness import queue
 from tests.admission.test_units import lws, stateful_set
 from topology.labels import (
-    CARD_MEMORY,
     GANG,
     GATE,
+    GPU_MEMORY,
     GROUP_NAME,
     MIN_DECODE,
     NEAREST,
@@ -114,7 +114,7 @@ class World:
         if kind in QUEUE_OF:
             notes[QUEUE_NAME] = QUEUE_OF[kind]
         if kind == "memory":
-            notes[CARD_MEMORY] = "30Gi"
+            notes[GPU_MEMORY] = "30Gi"
         if kind == "vip":
             more["priority"] = 10
         if kind == "lws" and phase == "decode":
@@ -194,7 +194,7 @@ class World:
             name = pod["metadata"].get("annotations", {}).get(QUEUE_NAME, "")
             if "nodeName" in pod["spec"] and name:
                 for queue_name in {name, "top"} & held_gpus.keys():
-                    held_gpus[queue_name] += asks(pod).get(NVIDIA_GPU, 0)
+                    held_gpus[queue_name] += requests(pod).get(NVIDIA_GPU, 0)
         for name, gpus in held_gpus.items():
             self.cluster.change("queues", "", name, {"status": {"allocated": {NVIDIA_GPU: str(gpus)}}})
 
@@ -206,7 +206,7 @@ class World:
         for pod in self.cluster.objects("pods"):
             node = pod["spec"].get("nodeName") or pod["status"].get("nominatedNodeName")
             if node in left and pod["status"].get("phase") != "Succeeded":
-                for what, amount in asks(pod).items():
+                for what, amount in requests(pod).items():
                     left[node][what] -= amount
         return left
 
@@ -216,7 +216,7 @@ class World:
         fits = [
             name
             for name, left in self.free().items()
-            if selects_node(known.spec, nodes[name]) and all(left[k] >= v for k, v in asks(pod).items())
+            if selects_node(known.spec, nodes[name]) and all(left[k] >= v for k, v in requests(pod).items())
         ]
         return self.rng.choice(fits) if fits else ""
 
@@ -252,7 +252,7 @@ class World:
             self.remove("nodes", "", node["metadata"]["name"])
 
 
-def asks(pod: Raw) -> dict[str, int]:
+def requests(pod: Raw) -> dict[str, int]:
     amounts = pod["spec"]["containers"][0].get("resources", {}).get("requests", {})
     return {k: int(v) for k, v in amounts.items() if k in (NVIDIA_GPU, MIG)}
 

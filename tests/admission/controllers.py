@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Generator, Iterable
 from pathlib import Path
 from typing import Any
 
-from admission.controller.main import Controller
+from admission.controller.controller import Controller
 from admission.demo.file_cluster import FileCluster
 from admission.settings import ControllerSettings
 from tests.admission.held_pods import NAMESPACE
@@ -44,7 +44,7 @@ async def controlling(
     async with await KubeApi.connect(cluster.kubeconfig(folder / "kubeconfig"), rng=Impatient()) as api:
         controller = Controller(api, load(ControllerSettings, quiet=quiet, **settings))
         batch = controller.batch
-        batch._settings = batch._departures.settings = batch._turn.settings = dataclasses.replace(
+        batch._settings = batch._workflow.settings = batch._turn.settings = dataclasses.replace(
             batch._settings, retry_s=retry_s, other_watch_s=0.0, group_shown_s=GROUP_SHOWN_S
         )
         async with running(controller.run()):
@@ -63,14 +63,14 @@ def never_overbooked(cluster: FileCluster) -> Generator[None]:
     store, found = cluster.store, list[AssertionError]()
     wake = store._on_change
 
-    def look() -> None:
+    def read() -> None:
         wake()
         try:
             not_overbooked(cluster)
         except AssertionError as error:
             found.append(error)
 
-    store._on_change = look
+    store._on_change = read
     try:
         yield
     finally:
@@ -111,8 +111,8 @@ def released(cluster: FileCluster) -> dict[str, str]:
 
 def nominations(cluster: FileCluster) -> dict[str, str]:
     """Nominated nodes of all pods that have one."""
-    told = ((pod["metadata"]["name"], pod["status"].get("nominatedNodeName", "")) for pod in pods_of(cluster))
-    return {name: node for name, node in told if node}
+    reported = ((pod["metadata"]["name"], pod["status"].get("nominatedNodeName", "")) for pod in pods_of(cluster))
+    return {name: node for name, node in reported if node}
 
 
 def groups(cluster: FileCluster) -> dict[str, Raw]:
@@ -160,10 +160,10 @@ def writes(cluster: FileCluster) -> list[tuple[str, str]]:
     return found
 
 
-def kinds(said: Iterable[tuple[str, str]]) -> list[str]:
+def kinds(value: Iterable[tuple[str, str]]) -> list[str]:
     """The kinds of writes, repeats of one left out."""
     found: list[str] = []
-    for kind, _ in said:
+    for kind, _ in value:
         if not found or found[-1] != kind:
             found.append(kind)
     return found
@@ -206,8 +206,8 @@ async def all_finish(cluster: FileCluster, pods: int) -> None:
 
 def explained(pod: Raw) -> bool:
     """It carries the decision's line and the readable block."""
-    said: dict[str, Any] = pod["metadata"].get("annotations", {})
-    return bool(said.get(DECISION) and said.get(PLACEMENT))
+    value: dict[str, Any] = pod["metadata"].get("annotations", {})
+    return bool(value.get(DECISION) and value.get(PLACEMENT))
 
 
 def _held(pod: Raw) -> bool:

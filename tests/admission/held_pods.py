@@ -45,8 +45,8 @@ def held(
 def reference(owner: Mapping[str, Any]) -> Raw:
     """The ownerReference of whoever controls a pod."""
     meta = owner["metadata"]
-    said = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": meta["name"], "uid": meta["uid"]}
-    return {**said, "controller": True, "blockOwnerDeletion": True}
+    value = {"apiVersion": owner["apiVersion"], "kind": owner["kind"], "name": meta["name"], "uid": meta["uid"]}
+    return {**value, "controller": True, "blockOwnerDeletion": True}
 
 
 def stored(pod: Raw, **metadata: Any) -> Pod:

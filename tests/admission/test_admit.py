@@ -87,9 +87,9 @@ def test_nothing_to_read_is_one_line_and_code_2(
     file = Path("a.yaml")
     file.write_text("# nothing yet\n---\n")
     assert run(monkeypatch, "-f", str(file)) == 2
-    said = capsys.readouterr()
-    assert (said.out, said.err.count("\n")) == ("", 1)
-    assert said.err.startswith(f"isochrone: -f is '{file}'; there is no object in it")
+    value = capsys.readouterr()
+    assert (value.out, value.err.count("\n")) == ("", 1)
+    assert value.err.startswith(f"isochrone: -f is '{file}'; there is no object in it")
 
 
 def test_a_broken_file_is_one_line_with_its_number_and_code_2(
@@ -97,9 +97,9 @@ def test_a_broken_file_is_one_line_with_its_number_and_code_2(
 ) -> None:
     (tmp_path / "a.yaml").write_text("kind: Pod\nmetadata: [\n")
     assert run(monkeypatch, "-f", str(tmp_path / "a.yaml")) == 2
-    said = capsys.readouterr()
-    assert said.err.startswith(f"isochrone: {tmp_path}/a.yaml is 'line 3'; it must be YAML")
-    assert (said.out, said.err.count("\n")) == ("", 1)
+    value = capsys.readouterr()
+    assert value.err.startswith(f"isochrone: {tmp_path}/a.yaml is 'line 3'; it must be YAML")
+    assert (value.out, value.err.count("\n")) == ("", 1)
 
 
 # --- where the webhook looks ------------------------------------------------------------------
@@ -126,7 +126,7 @@ CONDITION = "if namespace sg has isochrone.dev/enabled=true"
 
 
 @pytest.mark.parametrize(
-    ("manifest", "namespace", "looked", "head", "last"),
+    ("manifest", "namespace", "inspected", "head", "last"),
     [
         (
             VLLM,
@@ -181,7 +181,7 @@ def test_only_what_the_webhook_looks_at_is_held(
     tmp_path: Path,
     manifest: str,
     namespace: str,
-    looked: str,
+    inspected: str,
     head: str,
     last: str,
 ) -> None:
@@ -192,17 +192,17 @@ def test_only_what_the_webhook_looks_at_is_held(
     assert printed[0].startswith(f"Pod {namespace}/p: {head}")
     assert last in printed[-1]
     hint = f"  kubectl label namespace {namespace} isochrone.dev/enabled=true"
-    assert (hint in printed) is (looked == "if-namespace-enabled" and "tagged: 1" in last)
+    assert (hint in printed) is (inspected == "if-namespace-enabled" and "tagged: 1" in last)
     assert run(monkeypatch, "-f", str(file), "-n", namespace, "-o", "json") == 0
     (entry,) = json.loads(capsys.readouterr().out)
-    assert entry["looked_at"] == looked
+    assert entry["looked_at"] == inspected
 
 
 # --- what the API server would not take -----------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    ("where", "line", "said"),
+    ("where", "line", "value"),
     [
         ("labels", "isochrone.dev/gang: 12", "label isochrone.dev/gang is the number 12; the API server takes strings"),
         ("labels", "isochrone.dev/enabled: false", 'only: write "false", in quotes.'),
@@ -220,7 +220,7 @@ def test_values_without_quotes_are_refused_as_the_api_server_refuses_them(
     tmp_path: Path,
     where: str,
     line: str,
-    said: str,
+    value: str,
 ) -> None:
     pod = "metadata: {labels: {isochrone.dev/phase: decode}}\nspec: {containers: [{name: e, image: e}]}\n"
     pod = pod.replace("decode}", f"decode, {line}}}" if where == "labels" else f"decode}}, annotations: {{{line}}}")
@@ -231,7 +231,7 @@ def test_values_without_quotes_are_refused_as_the_api_server_refuses_them(
         assert run(monkeypatch, "-f", str(tmp_path / "a.yaml")) == 1
         printed = capsys.readouterr().out
         assert ": refused\n" in printed
-        assert said in printed
+        assert value in printed
 
 
 def test_a_namespace_that_the_api_server_would_not_take_is_code_2(
@@ -239,8 +239,8 @@ def test_a_namespace_that_the_api_server_would_not_take_is_code_2(
 ) -> None:
     (tmp_path / "a.yaml").write_text(VLLM + SPACE.replace('"VALUE"', "true"))
     assert run(monkeypatch, "-f", str(tmp_path / "a.yaml")) == 2
-    said = capsys.readouterr().err
-    assert 'label isochrone.dev/enabled is the boolean true; the API server takes strings only: write "true"' in said
+    value = capsys.readouterr().err
+    assert 'label isochrone.dev/enabled is the boolean true; the API server takes strings only: write "true"' in value
 
 
 # --- gangs of one phase ---------------------------------------------------------------------------

@@ -73,13 +73,13 @@ async def test_a_node_is_shown_with_what_its_agent_sees(tmp_path: Path) -> None:
         async with process(cluster, tmp_path, **given) as it:
             settings = AgentSettings(node_name="n1", hub=str(it.at.hub), plaintext=True)
             agent = HubClient(settings, boot_id="b", version="0.1.0", chance=lambda: 0.0)
-            agent.tell(lost)
+            agent.report(lost)
             telling = asyncio.ensure_future(agent.run())
             try:
                 await until(lambda: agent.connected)
                 async with api_server(tmp_path, it.at.health) as kubeconfig:
                     drawn = await show(kubeconfig)
-                    said = json.loads((await show(kubeconfig, "-o", "json")).stdout)
+                    value = json.loads((await show(kubeconfig, "-o", "json")).stdout)
                     absent = await it.health("/topology/n7")
                     raw = json.loads((await it.health("/topology/n1"))[1])
             finally:
@@ -106,14 +106,14 @@ async def test_a_node_is_shown_with_what_its_agent_sees(tmp_path: Path) -> None:
         "    0000:c4:00.0 (nvswitch)",
         "warning: sysfs is odd",
     ]
-    assert {"gpus", "nics", "links", "warnings"} <= said.keys()
-    assert said["format"] == "node labels and agent"
-    assert [(gpu["name"], gpu["numa"], gpu["inside"]) for gpu in said["gpus"]] == [
+    assert {"gpus", "nics", "links", "warnings"} <= value.keys()
+    assert value["format"] == "node labels and agent"
+    assert [(gpu["name"], gpu["numa"], gpu["inside"]) for gpu in value["gpus"]] == [
         ("GPU0", 0, "pci0000:00"),
         ("GPU1", 0, "pci0000:00"),
     ]
-    assert {"a": "GPU0", "b": "mlx5_0", "kind": "PIX"} in said["links"]
-    assert [(host["name"], host["inside"]) for host in said["hosts"]] == [("n1", "leaf-7")]
+    assert {"a": "GPU0", "b": "mlx5_0", "kind": "PIX"} in value["links"]
+    assert [(host["name"], host["inside"]) for host in value["hosts"]] == [("n1", "leaf-7")]
     assert absent == (404, '{"error": "no agent of this node reports"}')
     assert raw["node"] == "n1"
     assert raw["ages"]["gpus"]["freshness"] == "fresh"
@@ -122,7 +122,7 @@ async def test_a_node_is_shown_with_what_its_agent_sees(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("may", "said"),
+    ("may", "value"),
     [
         (True, "n1: there is no Service isochrone-controller in isochrone-system, so no agent is asked"),
         (
@@ -132,12 +132,12 @@ async def test_a_node_is_shown_with_what_its_agent_sees(tmp_path: Path) -> None:
         ),
     ],
 )
-async def test_without_an_answer_the_labels_are_shown_and_the_reason(tmp_path: Path, may: bool, said: str) -> None:
+async def test_without_an_answer_the_labels_are_shown_and_the_reason(tmp_path: Path, may: bool, value: str) -> None:
     async with api_server(tmp_path, None, may=may) as kubeconfig:
         drawn = await show(kubeconfig, "-o", "json")
         wrong = await show(kubeconfig, "-n", "../kube-system")
     shown = json.loads(drawn.stdout)
-    assert shown["warnings"][-1] == said
+    assert shown["warnings"][-1] == value
     assert [gpu["name"] for gpu in shown["gpus"]] == ["GPU0", "GPU1"]
     assert isinstance(wrong.exception, BadInput)
     assert "--namespace is '../kube-system'" in str(wrong.exception)
@@ -146,9 +146,9 @@ async def test_without_an_answer_the_labels_are_shown_and_the_reason(tmp_path: P
 def test_what_is_written_is_read_back_and_nothing_else() -> None:
     facts = replace(two_gpus(), state=state(nvml=f.NvmlState.LOST, nvml_good_at_s=700.0))
     ages = part_ages(facts, 0.0, 2.0, AgeLimits())
-    node, again, told = read(written("n1", facts, ages))
+    node, again, reported = read(written("n1", facts, ages))
     assert (node, again) == ("n1", replace(facts, pods=None, reach=()))
-    assert told == {part: ages[part] for part in (FactPart.GPUS, FactPart.NETWORK)}
+    assert reported == {part: ages[part] for part in (FactPart.GPUS, FactPart.NETWORK)}
     for odd in (b"", b"[]", b"{}", b'{"node": 1, "facts": {}, "ages": {}}', b'{"node": "n", "facts": [], "ages": {}}'):
         with pytest.raises(BadInput):
             read(odd)

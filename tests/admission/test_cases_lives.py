@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from admission.controller.main import Controller
+from admission.controller.controller import Controller
 from admission.demo.file_cluster import FileCluster
 from admission.release.pod_group import MANAGED_BY
 from tests.admission.controllers import (
@@ -30,7 +30,7 @@ from tests.admission.controllers import (
 )
 from tests.admission.held_pods import NAMESPACE, held
 from tests.admission.pods import Raw
-from tests.admission.test_batch_later import deployment, replica_set
+from tests.admission.test_reconciler_later import deployment, replica_set
 from tests.admission.test_units import lws
 from tests.topology.list_watch_server import until
 from topology.cluster.state import GangKey
@@ -93,7 +93,7 @@ async def test_c053_a_late_delete_misses_a_group_that_is_used_again(cluster: Fil
         await until(lambda: "team/isochrone-chat" in controller.pod_groups.objects)
         seen = controller.pod_groups.objects["team/isochrone-chat"]
         cluster.change("podgroups", NAMESPACE, "isochrone-chat", {"status": {"running": 2}})
-        assert not await controller.retirement._gatekeeper.remove_pod_group(seen)
+        assert not await controller.retirement._pod_writer.remove_pod_group(seen)
         assert "isochrone-chat" in groups(cluster)
 
 
@@ -112,7 +112,7 @@ async def test_c055_of_two_gangs_one_runs_and_the_other_holds_nothing(
         assert nominations(cluster).keys() == {f"p-{runs}", f"d-{runs}"}
 
 
-@pytest.mark.full  # half a minute on a busy machine; tests/admission/test_batch_many.py has the short form
+@pytest.mark.full  # half a minute on a busy machine; tests/admission/test_reconciler_many.py has the short form
 async def test_c056_sixty_gangs_of_all_sizes_finish(tmp_path: Path) -> None:
     """Sixty gangs of 2 to 8 GPUs on 16: each runs and ends, none is left while there is room for it."""
     async with (
@@ -204,7 +204,7 @@ async def test_c065_what_is_evicted_does_not_come_and_go_for_ever(cluster: FileC
         create(cluster, *(held(f"{half}1-once-more", gpus=2, owner=maker) for half in "pd"))
         for half in "pd":
             await until(lambda: reasons(cluster, f"{half}1-once-more") == ["InsufficientGPU"])  # noqa: B023
-        await until(lambda: not controller.announcer._to_annotate)
+        await until(lambda: not controller.reporter._to_annotate)
         assert gated(cluster) == {"p1-once-more", "d1-once-more"}
         assert {"p0", "d0"} <= released(cluster).keys()
         assert groups(cluster)["isochrone-chat"]["spec"] == before
@@ -273,7 +273,7 @@ async def test_c127_a_new_node_rewrites_nobody(cluster: FileCluster, tmp_path: P
         create(cluster, *(held(f"{half}-g{i:02}", gang=f"g{i:02}", gpus=6) for i in range(30) for half in "pd"))
         await until(lambda: controller.batch.held_gangs() == 30)
         await until(lambda: all(reasons(cluster, f"p-g{i:02}") for i in range(30)))
-        await until(lambda: not controller.announcer._to_annotate)
+        await until(lambda: not controller.reporter._to_annotate)
         before, plans = len(writes(cluster)), controller.batch.plans
         cluster.create("nodes", {"metadata": {"name": "n3", "labels": {"a": "b"}}, "status": {"allocatable": {}}})
         await until(lambda: controller.batch.plans >= plans + 30)

@@ -41,7 +41,7 @@ async def test_c152_a_replica_that_is_rolled_loses_no_call(tmp_path: Path, monke
         both, endpoints = [first, second], [first, second]
         answers: list[tuple[int, Any]] = []
 
-        async def look() -> None:
+        async def read() -> None:
             while True:
                 endpoints[:] = [replica for replica in both if await ready(replica)]
                 await asyncio.sleep(0.1)
@@ -61,7 +61,7 @@ async def test_c152_a_replica_that_is_rolled_loses_no_call(tmp_path: Path, monke
             ):
                 answers.append((answer.status, await answer.json()))
 
-        looking = asyncio.create_task(look())
+        looking = asyncio.create_task(read())
         try:
             for number in range(CALLS):
                 if number == CALLS // 3:

@@ -33,7 +33,7 @@ def test_a_compact_node_is_a_whole_one_and_used_gpus_are_a_pod() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "value"),
     [
         ("nodes: 3", "a map with a list"),
         ("nodes: []\nfoo: 1", "'foo'"),
@@ -46,12 +46,12 @@ def test_a_compact_node_is_a_whole_one_and_used_gpus_are_a_pod() -> None:
         ("nodes: [", "must be YAML"),
     ],
 )
-def test_a_cluster_file_with_a_mistake_names_it(tmp_path: Path, text: str, said: str) -> None:
+def test_a_cluster_file_with_a_mistake_names_it(tmp_path: Path, text: str, value: str) -> None:
     file = tmp_path / "cluster.yaml"
     file.write_text(text)
     with pytest.raises(BadInput) as error:
         FileCluster.from_file(file)
-    assert said in str(error.value)
+    assert value in str(error.value)
 
 
 def test_a_whole_node_and_pods_are_taken_as_they_are(tmp_path: Path) -> None:

@@ -62,8 +62,8 @@ class Process:
     async def ask(self, verb: str, call: Raw) -> Raw:
         async with self.http.post(f"http://{self.at.extender}/{verb}", json=call) as answer:
             assert answer.status == 200
-            said: Raw = await answer.json()
-            return said
+            output: Raw = await answer.json()
+            return output
 
     async def metrics(self) -> dict[str, float]:
         lines = [line for line in (await self.health("/metrics"))[1].splitlines() if not line.startswith("#")]
@@ -163,16 +163,16 @@ async def test_a_gang_goes_through_the_whole_process(cluster: FileCluster, tmp_p
         bind_released(cluster)
         await until(lambda: reasons(cluster, "p0") == reasons(cluster, "d0") == ["Placed"])
         await until(lambda: reasons(cluster, "d1") == ["InsufficientGPU"])
-        said = await it.metrics()
-    assert said["isochrone_gangs_held"] == 1
-    assert said["isochrone_plans_total"] >= 2
-    assert said['isochrone_pod_writes_total{kind="nominate"}'] == 2
-    assert said['isochrone_pod_writes_total{kind="release"}'] == 2
-    assert said['isochrone_pod_writes_total{kind="failed"}'] == 0
-    assert said["isochrone_events_total"] >= 4
-    assert 0 <= said["isochrone_facts_age_seconds"] < 5
+        output = await it.metrics()
+    assert output["isochrone_gangs_held"] == 1
+    assert output["isochrone_plans_total"] >= 2
+    assert output['isochrone_pod_writes_total{kind="nominate"}'] == 2
+    assert output['isochrone_pod_writes_total{kind="release"}'] == 2
+    assert output['isochrone_pod_writes_total{kind="failed"}'] == 0
+    assert output["isochrone_events_total"] >= 4
+    assert 0 <= output["isochrone_facts_age_seconds"] < 5
     assert {
-        name: said[f'isochrone_watch_restarts_total{{how="relist",kind="{name}"}}'] for name in ("pods", "nodes")
+        name: output[f'isochrone_watch_restarts_total{{how="relist",kind="{name}"}}'] for name in ("pods", "nodes")
     } == {
         "pods": 0,
         "nodes": 0,
@@ -284,9 +284,9 @@ async def test_without_a_cluster_to_talk_to_it_says_so(cluster: FileCluster, tmp
 
 
 def test_the_defaults_are_those_of_the_contract() -> None:
-    said = load(ControllerSettings)
-    assert (said.extender_listen.port, said.health_listen.port) == (8800, 8081)
-    assert (said.quiet, said.partner_after) == (500_000.0, 60_000_000.0)
+    output = load(ControllerSettings)
+    assert (output.extender_listen.port, output.health_listen.port) == (8800, 8081)
+    assert (output.quiet, output.partner_after) == (500_000.0, 60_000_000.0)
 
 
 # --- agents ------------------------------------------------------------------------------------
@@ -297,7 +297,7 @@ async def test_agents_report_to_it_and_their_number_and_age_are_measured(cluster
         await it.ready()
         settings = AgentSettings(node_name="n1", hub=str(it.at.hub), plaintext=True)
         agent = HubClient(settings, boot_id="b", version="0.1.0", chance=lambda: 0.0)
-        agent.tell(two_gpus())
+        agent.report(two_gpus())
         telling = asyncio.ensure_future(agent.run())
         try:
             await until(lambda: agent.connected)

@@ -33,11 +33,11 @@ POD = {"metadata": {"generateName": "p-", "namespace": "team"}, "spec": {"contai
 @pytest.fixture(scope="module")
 def shown(tmp_path_factory: pytest.TempPathFactory) -> str:
     """What one run prints; it must be what --output keeps."""
-    kept = tmp_path_factory.mktemp("demo") / "demo.txt"
-    argv = [sys.executable, "-m", "admission.cli", "demo", "--output", str(kept)]
+    retained = tmp_path_factory.mktemp("demo") / "demo.txt"
+    argv = [sys.executable, "-m", "admission.cli", "demo", "--output", str(retained)]
     done = subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, timeout=LIMIT_S, check=False)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
-    assert done.stdout == kept.read_text()
+    assert done.stdout == retained.read_text()
     return done.stdout
 
 
@@ -49,9 +49,9 @@ def test_it_fits_a_terminal_and_needs_no_colour(shown: str) -> None:
 
 def test_each_gang_ends_as_the_demo_says(shown: str) -> None:
     sections = shown.split("\n--- ")
-    one_node, one_leaf, preferred, impossible, _ = sections[1:]
-    assert "same node, NVLink" in one_node
-    assert "next best" in one_node
+    single_node, one_leaf, preferred, impossible, _ = sections[1:]
+    assert "same node, NVLink" in single_node
+    assert "next best" in single_node
     assert "same leaf, RDMA" in one_leaf
     assert "POST /prioritize" in preferred
     assert "16 nodes" in preferred

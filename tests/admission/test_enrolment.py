@@ -20,8 +20,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from admission.certificates.authority import issue, sign_agent
 from admission.controller.agent_identity import AUDIENCE
-from admission.controller.asking_rate import AskingRate
-from admission.controller.enrolment import MAX_REQUEST, REVIEWS, Enrolment, listening
+from admission.controller.enrolment import MAX_REQUEST, REVIEWS, EnrolmentServer, listening
+from admission.controller.enrolment_rate import AskingRate
 from admission.controller.hub_certificate import HubCertificate
 from admission.serving import background
 from tests.admission.fake_api import FakeApi
@@ -73,7 +73,7 @@ class TokenApi(FakeApi):
 class Place:
     api: TokenApi
     certificate: HubCertificate
-    enrolment: Enrolment
+    enrolment: EnrolmentServer
     where: str
     channel: Any
 
@@ -96,7 +96,7 @@ class Place:
 async def place(rate: AskingRate | None = None) -> AsyncIterator[Place]:
     api = TokenApi()
     certificate = HubCertificate(api, NAMESPACE, "cert", "ca", (HUB_NAME,))
-    enrolment = Enrolment(api, certificate.bundle, NAMESPACE, ACCOUNT, rate)
+    enrolment = EnrolmentServer(api, certificate.bundle, NAMESPACE, ACCOUNT, rate)
     await certificate.refresh()
     trust = grpc.ssl_channel_credentials(api.objects[CONFIG_MAP]["data"]["ca.crt"].encode())
     async with listening(enrolment, HostPort("127.0.0.1", 0), certificate.parts) as where:
@@ -234,11 +234,11 @@ async def test_an_agent_enrols_reports_and_renews_before_the_end(tmp_path: Path)
             enrol=here.where,
             enrol_dir=str(tmp_path),
         )
-        enrolment = agent_side.Enrolment(settings, clock=lambda: now[0])
+        enrolment = agent_side.AgentEnrolment(settings, clock=lambda: now[0])
         thief = settings.model_copy(update={"node_name": "n2"})
         for each in (settings, thief):
             client = HubClient(each, boot_id="b", version="0", chance=lambda: 0.002, enrolment=enrolment)
-            client.tell(two_gpus())
+            client.report(two_gpus())
             task = await stack.enter_async_context(_running(client))
             if each is settings:
                 await until(partial(_reported, client))
@@ -274,7 +274,7 @@ async def test_an_agent_whose_authority_is_gone_asks_for_another_certificate(tmp
         settings = AgentSettings(
             node_name="n1", hub=f"127.0.0.1:{port}", hub_name=HUB_NAME, enrol=here.where, enrol_dir=str(tmp_path)
         )
-        enrolment = agent_side.Enrolment(settings)
+        enrolment = agent_side.AgentEnrolment(settings)
         await enrolment.credentials()
         # Somebody deletes the Secret: another authority is made, and what the old one signed is worth nothing.
         here.api.objects.clear()
@@ -282,7 +282,7 @@ async def test_an_agent_whose_authority_is_gone_asks_for_another_certificate(tmp
         await here.certificate.refresh()
         (tmp_path / "ca.crt").write_text(here.api.objects[CONFIG_MAP]["data"]["ca.crt"])
         client = HubClient(settings, boot_id="b", version="0", chance=lambda: 0.002, enrolment=enrolment)
-        client.tell(two_gpus())
+        client.report(two_gpus())
         await stack.enter_async_context(_running(client))
         await until(partial(_reported, client))
         assert client.breaks >= 3
@@ -297,7 +297,7 @@ async def test_a_connection_does_not_outlast_what_vouched_for_it() -> None:
             node_name="n1", hub=f"127.0.0.1:{await stack.enter_async_context(served)}", plaintext=True
         )
         client = HubClient(settings, boot_id="b", version="0", chance=lambda: 0.002)
-        client.tell(two_gpus())
+        client.report(two_gpus())
         await stack.enter_async_context(_running(client))
         await until(lambda: client.breaks >= 1 and client.sent["full"] >= 2)  # it comes again by itself
 

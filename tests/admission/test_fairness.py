@@ -94,10 +94,10 @@ def test_counts() -> None:
     a, b, c = ("team", "a"), ("team", "b"), ("team", "c")
     passes = Overtaking(2)
     passes.went(b, [a])
-    assert passes.stands_before([a], lambda _: True) is None
+    assert passes.blocking_gang([a], lambda _: True) is None
     passes.went(c, [a])
-    assert passes.stands_before([a], lambda _: True) == a
-    assert passes.stands_before([a], lambda _: False) is None
+    assert passes.blocking_gang([a], lambda _: True) == a
+    assert passes.blocking_gang([a], lambda _: False) is None
     passes.went(a, [])
     assert passes.passed(a) == 0
 

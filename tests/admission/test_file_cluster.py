@@ -100,9 +100,9 @@ async def test_what_is_not_there_is_a_status(api: KubeApi, path: str) -> None:
 
 
 async def test_another_token_is_not_let_in(cluster: FileCluster, tmp_path: Path) -> None:
-    cluster.token, kept = "wrong", cluster.token
+    cluster.token, retained = "wrong", cluster.token
     path = cluster.kubeconfig(tmp_path / "wrong")
-    cluster.token = kept
+    cluster.token = retained
     async with await KubeApi.connect(path) as api:
         with pytest.raises(ApiError) as error:
             await api.get("/api/v1/nodes")
@@ -189,12 +189,12 @@ async def test_status_and_spec_have_separate_doors(cluster: FileCluster, api: Ku
     plain = decoded(await api.patch_merge(f"{PODS}/p", both))
     assert plain["metadata"]["annotations"] == {"a": "b"}
     assert "nominatedNodeName" not in plain["status"]
-    told = decoded(await api.patch_merge(f"{PODS}/p", both, subresource="status"))
-    assert told["status"]["nominatedNodeName"] == "n1"
+    reported = decoded(await api.patch_merge(f"{PODS}/p", both, subresource="status"))
+    assert reported["status"]["nominatedNodeName"] == "n1"
     cleared = {"status": {"nominatedNodeName": None}, "spec": {"schedulingGates": []}}
-    told = decoded(await api.patch_merge(f"{PODS}/p", cleared, subresource="status"))
-    assert "nominatedNodeName" not in told["status"]
-    assert told["spec"]["schedulingGates"]
+    reported = decoded(await api.patch_merge(f"{PODS}/p", cleared, subresource="status"))
+    assert "nominatedNodeName" not in reported["status"]
+    assert reported["spec"]["schedulingGates"]
 
 
 async def test_apply_creates_and_then_merges(cluster: FileCluster, api: KubeApi) -> None:

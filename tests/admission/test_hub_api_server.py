@@ -16,7 +16,7 @@ import msgspec
 import pytest
 import yaml
 
-from admission.controller.enrolment import Enrolment, listening
+from admission.controller.enrolment import EnrolmentServer, listening
 from admission.controller.hub_certificate import HubCertificate
 from admission.serving import background
 from admission.settings import ControllerSettings
@@ -28,7 +28,7 @@ from tests.topology.list_watch_server import LIMIT_S, until
 from tests.topology.node_facts import two_gpus
 from topology.agent.hub_client import HubClient
 from topology.agent.settings import AgentSettings
-from topology.cluster.agent_links import SeenLinks
+from topology.cluster.agent_links import AgentLinks
 from topology.cluster.domain_sources import Sources
 from topology.hub import server as hub_side
 from topology.hub.state import HubState
@@ -121,7 +121,7 @@ async def test_an_agent_gets_a_certificate_for_its_own_node_by_the_token_of_its_
         api = await stack.enter_async_context(connected(plane))
         certificate = HubCertificate(api, NAMESPACE, "isochrone-hub-cert", "isochrone-hub-ca", (HUB_NAME,))
         await stack.enter_async_context(background(certificate.run()))
-        enrolment = Enrolment(api, certificate.bundle, NAMESPACE, AGENT)
+        enrolment = EnrolmentServer(api, certificate.bundle, NAMESPACE, AGENT)
         enrol = await stack.enter_async_context(listening(enrolment, HostPort("127.0.0.1", 0), certificate.parts))
         served = hub_side.listening(hub_side.Hub(known), "127.0.0.1", 0, tls=certificate.parts)
         port = await stack.enter_async_context(served)
@@ -141,7 +141,7 @@ async def test_an_agent_gets_a_certificate_for_its_own_node_by_the_token_of_its_
                 enrol_dir=str(folder),
             )
             client = HubClient(settings, boot_id=name, version="e2e", chance=lambda: 0.0)
-            client.tell(two_gpus())
+            client.report(two_gpus())
             await stack.enter_async_context(background(client.run()))
             return client
 
@@ -186,7 +186,7 @@ async def refused(api: KubeApi, path: str, patch: dict[str, Any]) -> str:
 
 
 async def test_node_labels_are_ours_alone_by_the_api_servers_own_book(plane: ControlPlane) -> None:
-    agents = {name: SeenLinks(fabric="6f4a4bf1-52e6-4aa5-9c3e-7b1d0c9a8e11.32766") for name in NODES}
+    agents = {name: AgentLinks(fabric="6f4a4bf1-52e6-4aa5-9c3e-7b1d0c9a8e11.32766") for name in NODES}
 
     def shown() -> list[Node]:
         return [msgspec.convert(plane.api("GET", f"/api/v1/nodes/{name}"), Node) for name in NODES]
@@ -209,7 +209,7 @@ async def test_node_labels_are_ours_alone_by_the_api_servers_own_book(plane: Con
         assert publisher.writes == writes
         # The agent says that the fabric is broken: the label goes, all others of the node stay.
         before = one.metadata.labels or {}
-        await publisher.publish(shown(), Sources({**agents, NODES[0]: SeenLinks(fabric="")}))
+        await publisher.publish(shown(), Sources({**agents, NODES[0]: AgentLinks(fabric="")}))
         one, other = shown()
         assert one.metadata.labels == {key: value for key, value in before.items() if key != CLIQUE}
         assert ours(other)[IN_LEAF] == "theirs"

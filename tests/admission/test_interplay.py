@@ -10,7 +10,7 @@ import pytest
 from admission.demo.file_cluster import FileCluster
 from admission.gangs.expected_pods import expected_of
 from admission.gangs.gang_view import request_of, view_of
-from admission.upkeep.stuck_pod_policy import Step, Unplaced
+from admission.upkeep.stuck_pod_policy import Step, StuckPodPolicy
 from tests.admission.controllers import bind_released, controlling, create, gated, groups, reasons, released, writes
 from tests.admission.held_pods import CHAT, NAMESPACE, held, stored
 from tests.admission.held_pods import released as let_go
@@ -18,7 +18,7 @@ from tests.admission.test_fairness import pair, pod_group, queue, tenant
 from tests.admission.test_units import lws, stateful_set
 from tests.topology.list_watch_server import until
 from topology.cluster.state import ClusterState
-from topology.labels import CARD_MEMORY, MIN_DECODE, QUEUE_NAME
+from topology.labels import GPU_MEMORY, MIN_DECODE, QUEUE_NAME
 from topology.objects import Metadata, Pod, Workload, WorkloadSpec
 
 SMALL = {QUEUE_NAME: "small"}
@@ -63,11 +63,11 @@ async def test_of_a_unit_that_cannot_be_nominated_whole_nobody_goes(tmp_path: Pa
         cluster.fail_next("PATCH", "/pods/d1-1/status$", 422)
         create(cluster, held("p0"), *(lws(group, worker, 2) for group in range(2) for worker in range(2)))
         await until(lambda: not gated(cluster))
-        said = writes(cluster)
-        last_nomination = max(i for i, write in enumerate(said) if write == ("nominate", "d1-1"))
-        assert said.count(("nominate", "d1-1")) == 2
-        assert said.index(("pod", "d1")) > last_nomination
-        assert said.index(("pod", "d0")) < last_nomination
+        value = writes(cluster)
+        last_nomination = max(i for i, write in enumerate(value) if write == ("nominate", "d1-1"))
+        assert value.count(("nominate", "d1-1")) == 2
+        assert value.index(("pod", "d1")) > last_nomination
+        assert value.index(("pod", "d0")) < last_nomination
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -75,9 +75,9 @@ def test_a_pod_of_an_lws_is_never_made_anew(size: int) -> None:
     """Its controller is a StatefulSet that LWS made; deleting it makes LWS restart the group, running pods included."""
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "decode", "uid": "u1"}}
     pod = stored(let_go(lws(0, 0, size, owner=owner), "n1"))
-    look = Unplaced(60)
-    look.step(CHAT, pod, 0, fits_nomination=True)
-    assert look.step(CHAT, pod, 60, fits_nomination=True) is Step.TELL
+    read = StuckPodPolicy(60)
+    read.step(CHAT, pod, 0, fits_nomination=True)
+    assert read.step(CHAT, pod, 60, fits_nomination=True) is Step.REPORT
 
 
 # --- pods to come ------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ def test_copies_of_a_pod_ask_for_the_memory_it_asks_for() -> None:
     owner = {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": {"name": "decode", "uid": "u1"}}
     pods = [
         stored(held("p0")),
-        stored(held("d0", owner=owner, annotations={MIN_DECODE: "2", CARD_MEMORY: "30Gi"})),
+        stored(held("d0", owner=owner, annotations={MIN_DECODE: "2", GPU_MEMORY: "30Gi"})),
     ]
     view = view_of(CHAT, pods)
     decode = Workload(Metadata(name="decode", uid="u1"), WorkloadSpec(replicas=2))

@@ -45,7 +45,7 @@ def test_admit_says_of_a_claim_what_the_webhook_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("labels", "annotations", "told"),
+    ("labels", "annotations", "reported"),
     [
         (
             {"isochrone.dev/reach": "1ms"},
@@ -70,12 +70,14 @@ def test_admit_says_of_a_claim_what_the_webhook_says() -> None:
         ({"app": "web"}, {"isochrone.dev/reach": "1ms"}, []),
     ],
 )
-def test_keys_that_mean_nothing_are_told(labels: dict[str, str], annotations: dict[str, str], told: list[str]) -> None:
+def test_keys_that_mean_nothing_are_told(
+    labels: dict[str, str], annotations: dict[str, str], reported: list[str]
+) -> None:
     for more in ({}, OURS):
-        assert list(tagged(raw_pod({**labels, **more}, annotations), Entry.NAMESPACE)[0].warnings) == told
+        assert list(tagged(raw_pod({**labels, **more}, annotations), Entry.NAMESPACE)[0].warnings) == reported
     # With a phase and no gang, the hints come after what is missing.
     phase = raw_pod({**labels, "isochrone.dev/phase": "decode"}, annotations)
-    assert list(tagged(phase)[0].warnings)[1:] == told
+    assert list(tagged(phase)[0].warnings)[1:] == reported
     assert tagged(raw_pod(labels, annotations), Entry.RECOGNISE)[0].warnings == ()
 
 
@@ -113,7 +115,7 @@ def deployment(labels: dict[str, str], annotations: dict[str, str], template: di
 
 
 @pytest.mark.parametrize(
-    ("owner", "told"),
+    ("owner", "reported"),
     [
         (deployment(OURS, {}, {"app": "chat"}), [BOTH]),
         (deployment(OURS, {"isochrone.dev/reach": "1ms"}, OURS), [BOUND]),
@@ -122,14 +124,14 @@ def deployment(labels: dict[str, str], annotations: dict[str, str], template: di
         ({"kind": "Pod", **raw_pod(OURS)}, []),
     ],
 )
-def test_keys_on_the_owner_alone_are_told(owner: dict[str, Any], told: list[str]) -> None:
+def test_keys_on_the_owner_alone_are_told(owner: dict[str, Any], reported: list[str]) -> None:
     (entry,) = admitted([Document("f", owner)])
-    assert [each for each in entry.warnings if "stand" in each] == told
+    assert [each for each in entry.warnings if "stand" in each] == reported
 
 
 def test_where_the_template_is_depends_on_the_kind_and_unknown_kinds_are_not_judged() -> None:
     meta = {"labels": {"isochrone.dev/gang": "chat"}}
-    (told,) = on_owner({"kind": "CronJob", "metadata": meta}, {"metadata": None})
-    assert "(spec.jobTemplate.spec.template.metadata.labels)" in told
+    (reported,) = on_owner({"kind": "CronJob", "metadata": meta}, {"metadata": None})
+    assert "(spec.jobTemplate.spec.template.metadata.labels)" in reported
     assert list(on_owner({"kind": "InferenceService", "metadata": meta}, {})) == []
     assert list(on_owner({"kind": "Job", "apiVersion": "batch.volcano.sh/v1alpha1", "metadata": meta}, {})) == []

@@ -41,17 +41,17 @@ def test_what_is_imported_counts_and_a_wrong_file_changes_nothing(
     assert done.exit_code == 0
     state = state_of()
     watch = MeasuredWatch(str(file), state, lambda: None)
-    assert watch.look()
-    assert not watch.look()
+    assert watch.read()
+    assert not watch.read()
     assert reach_us(state, AT + 60) == (600.0, "measured 60s ago")  # a mean of 400 us, widened by 1.5
     file.write_text("{}")
     with caplog.at_level(logging.WARNING):
-        assert not watch.look()
-        assert not watch.look()
+        assert not watch.read()
+        assert not watch.read()
     assert len(caplog.messages) == 1
     assert reach_us(state, AT + 70) == (600.0, "measured 70s ago")
     file.unlink()
-    assert watch.look()
+    assert watch.read()
     assert reach_us(state, AT + 80) == (79.2, "modelled")
 
 

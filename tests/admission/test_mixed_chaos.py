@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from admission.controller.main import Controller
+from admission.controller.controller import Controller
 from admission.demo.file_cluster import FileCluster
 from admission.gangs.gang_view import request_of, view_of
 from admission.recognition.replica_group import short_units
-from admission.upkeep.stuck_pod_policy import Unplaced
+from admission.upkeep.stuck_pod_policy import StuckPodPolicy
 from scheduler.model.decision import Outcome, Plan
 from scheduler.model.policy import Policy
 from scheduler.model.reason import Reason
@@ -29,7 +29,7 @@ from tests.topology.list_watch_server import until
 STEPS = 80
 
 
-def why_not_settled(world: World, judge: Judge, controller: Controller) -> str:
+def why_not_settled(world: World, evaluate: Judge, controller: Controller) -> str:
     """ "" once nothing is under way and whoever is held cannot go, or waits for a queue or an older gang."""
     cluster = world.cluster
     world.volcano()
@@ -46,10 +46,10 @@ def why_not_settled(world: World, judge: Judge, controller: Controller) -> str:
         snapshot = facts(controller, view)
         lost = [p for p in view.bound if p.spec.node_name not in snapshot.table.index]
         result = plan(request_of(view, snapshot.table), snapshot, Policy(), advise=False)
-        said = {judge.last.get(p.metadata.uid) for p in view.members}
+        value = {evaluate.last.get(p.metadata.uid) for p in view.members}
         true = _true_reasons(result, bool(lost), key[1])
-        if not said <= true:
-            return f"{key[1]} is told {said}, not {true}; places {sorted(result.places)}"
+        if not value <= true:
+            return f"{key[1]} is told {value}, not {true}; places {sorted(result.places)}"
     return ""
 
 
@@ -61,7 +61,7 @@ def _true_reasons(result: Plan, lost: bool, gang: str) -> set[Reason | None]:
     fewer = result.outcome == Outcome.WAITING_FOR_GANG
     if fewer and not gang.startswith("ord"):
         return {Reason.WAITING_FOR_GANG}
-    room: set[Reason | None] = {
+    capacity: set[Reason | None] = {
         Reason.INSUFFICIENT_GPU,
         Reason.INSUFFICIENT_MEMORY,
         Reason.FRAGMENTED,
@@ -73,7 +73,7 @@ def _true_reasons(result: Plan, lost: bool, gang: str) -> set[Reason | None]:
     return (
         {Reason.WAITING_FOR_QUEUE}
         | ({Reason.WAITING_FOR_GANG} if fewer else set())
-        | (room if some_are_left else set())
+        | (capacity if some_are_left else set())
     )
 
 
@@ -86,12 +86,12 @@ async def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, steps
     monkeypatch.setattr("admission.fairness.fairness._ASK_AGAIN_S", 0.1)
     async with FileCluster(NODES) as cluster:
         world, done = World(cluster, seed), 0
-        judge = Judge(world)
+        evaluate = Judge(world)
         while done < steps:
             settings = {"quiet": "5ms", "retry_s": 0.02, "overtaking": str(seed % 3), "partner_after": "100ms"}
             async with controlling(cluster, tmp_path, **settings) as controller:  # type: ignore[arg-type]
-                controller.renewal._unplaced = Unplaced(0.15)
-                judge.listen(controller)
+                controller.renewal._unplaced = StuckPodPolicy(0.15)
+                evaluate.listen(controller)
                 dies = False
                 while done < steps and not dies:
                     dies, done = world.step(), done + 1
@@ -99,11 +99,11 @@ async def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, steps
                     with contextlib.suppress(TimeoutError):
                         await until(lambda asked=asked: len(cluster.requests) > asked, 0.02)  # type: ignore[misc]
                 if done == steps:
-                    await the_end(world, judge, controller)
-        assert judge.found == [], judge.found[0]
+                    await the_end(world, evaluate, controller)
+        assert evaluate.found == [], evaluate.found[0]
 
 
-async def the_end(world: World, judge: Judge, controller: Controller) -> None:
+async def the_end(world: World, evaluate: Judge, controller: Controller) -> None:
     """Nothing fails any more: it settles; then everything goes, and nothing is left of it."""
     cluster, why = world.cluster, ["?"]
     cluster._failures.clear()
@@ -112,7 +112,7 @@ async def the_end(world: World, judge: Judge, controller: Controller) -> None:
     cluster.change("queues", "", "small", {"status": {"state": "Open"}})
 
     def settled() -> bool:
-        why[0] = why_not_settled(world, judge, controller)
+        why[0] = why_not_settled(world, evaluate, controller)
         return not why[0]
 
     try:
@@ -121,8 +121,8 @@ async def the_end(world: World, judge: Judge, controller: Controller) -> None:
         raise AssertionError(why[0]) from None
     with contextlib.suppress(TimeoutError):
         await until(lambda: all(reasons(cluster, name) for name in gated(cluster)))
-    silent = {pod["metadata"]["name"]: judge.last.get(pod["metadata"]["uid"]) for pod in pods_of(cluster)}
-    silent = {name: said for name, said in silent.items() if name in gated(cluster) and not reasons(cluster, name)}
+    silent = {pod["metadata"]["name"]: evaluate.last.get(pod["metadata"]["uid"]) for pod in pods_of(cluster)}
+    silent = {name: value for name, value in silent.items() if name in gated(cluster) and not reasons(cluster, name)}
     assert silent == {}, "held, and nobody says why"
     for pod in pods_of(cluster):
         world.remove("pods", NAMESPACE, pod["metadata"]["name"])

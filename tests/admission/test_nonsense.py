@@ -16,7 +16,7 @@ OURS = {"isochrone.dev/phase": "decode", "isochrone.dev/gang": "chat"}
 GROUP = "scheduling.k8s.io/group-name"
 
 
-def said(labels: dict[str, str], annotations: dict[str, str] | None = None) -> list[str]:
+def value(labels: dict[str, str], annotations: dict[str, str] | None = None) -> list[str]:
     return [str(each) for each in nonsense(decoded(raw_pod(labels, annotations)))]
 
 
@@ -50,7 +50,7 @@ def said(labels: dict[str, str], annotations: dict[str, str] | None = None) -> l
     ],
 )
 def test_nonsense(labels: dict[str, str], annotations: dict[str, str], sentences: list[str]) -> None:
-    found = said(labels, annotations)
+    found = value(labels, annotations)
     assert len(found) == len(sentences)
     for sentence, start in zip(found, sentences, strict=True):
         assert sentence.startswith(start)
@@ -112,8 +112,8 @@ def test_owners_hear_of_their_templates() -> None:
     minimum = {"isochrone.dev/min-decode": "4"}
     assert owner(4, minimum) == {"uid": "u", "allowed": True}
     assert owner(0, minimum) == {"uid": "u", "allowed": True}
-    told = "isochrone.dev/min-decode is '4'; use at most 2, the number of decode pods that there will be."
-    assert owner(2, minimum) == {"uid": "u", "allowed": True, "warnings": [told]}
+    reported = "isochrone.dev/min-decode is '4'; use at most 2, the number of decode pods that there will be."
+    assert owner(2, minimum) == {"uid": "u", "allowed": True, "warnings": [reported]}
     assert "at most 1," in owner(None, minimum)["warnings"][0]
     assert not owner(1, {}, phase="both")["allowed"]
 

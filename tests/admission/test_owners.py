@@ -121,4 +121,4 @@ def test_a_pod_of_a_stateful_set_is_of_its_newest_template_or_of_an_older_one() 
         pods.append(Pod(Metadata(name=f"d{i}", uid=f"d{i}", labels=labels, owner_references=(owner,))))
     older = of_older(pods, owners.template_of)
     assert older.keys() == {"d0"}
-    assert older["d0"].kept
+    assert older["d0"].retained

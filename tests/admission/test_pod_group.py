@@ -27,8 +27,8 @@ def nobody(pod: Pod) -> None:
 def group_of(*pods: Raw, owners: Owners | None = None) -> dict[str, Any]:
     seen = view(*pods)
     everybody = [*seen.held, *seen.released, *seen.bound]
-    said = {"isochrone.dev/placement": "x"}
-    return wanted_pod_group(seen, everybody, owners.top_owner if owners else nobody, said)
+    value = {"isochrone.dev/placement": "x"}
+    return wanted_pod_group(seen, everybody, owners.top_owner if owners else nobody, value)
 
 
 def existing(**spec: Any) -> PodGroup:
@@ -98,8 +98,8 @@ def test_queue_and_priority_come_from_whichever_pod_names_them() -> None:
 # --- roles -------------------------------------------------------------------------------------
 
 
-def role(name: str, said: str) -> Raw:
-    return held(name, annotations={TASK_SPEC: said})
+def role(name: str, value: str) -> Raw:
+    return held(name, annotations={TASK_SPEC: value})
 
 
 @pytest.mark.parametrize(

@@ -13,12 +13,12 @@ KEYS = [labels.REACH, labels.REACH_SIZE, labels.REACH_MODE, labels.PAIRING, labe
 
 
 def test_defaults_depend_on_who_asked() -> None:
-    assert read_settings(None, asks=True) == (PodSettings(1000.0, 65536, "required", "all", None, None), ())
-    assert read_settings({}, asks=False) == (PodSettings(1000.0, 65536, "preferred", "all", None, None), ())
+    assert read_settings(None, requests=True) == (PodSettings(1000.0, 65536, "required", "all", None, None), ())
+    assert read_settings({}, requests=False) == (PodSettings(1000.0, 65536, "preferred", "all", None, None), ())
 
 
 def test_everything_that_is_said_counts() -> None:
-    said = {
+    output = {
         "isochrone.dev/reach": "1.5ms",
         "isochrone.dev/reach-size": "8Mi",
         "isochrone.dev/reach-mode": "preferred",
@@ -26,7 +26,7 @@ def test_everything_that_is_said_counts() -> None:
         "isochrone.dev/min-prefill": "2",
         "isochrone.dev/min-decode": "9999",
     }
-    settings, wrong = read_settings(said, asks=True)
+    settings, wrong = read_settings(output, requests=True)
     assert settings == PodSettings(1500.0, 8 * 2**20, "preferred", "nearest", 2, 9999)
     assert wrong == ()
 
@@ -46,18 +46,18 @@ def test_everything_that_is_said_counts() -> None:
     ],
 )
 def test_one_sentence_for_a_wrong_value(key: str, value: str, sentence: str) -> None:
-    settings, wrong = read_settings({f"isochrone.dev/{key}": value}, asks=True)
+    settings, wrong = read_settings({f"isochrone.dev/{key}": value}, requests=True)
     assert [str(error) for error in wrong] == [f"isochrone.dev/{key} is {value!r}; {sentence}"]
-    assert settings == read_settings({}, asks=True)[0]
+    assert settings == read_settings({}, requests=True)[0]
 
 
 def test_all_wrong_values_are_told_at_once() -> None:
-    _, wrong = read_settings(dict.fromkeys(KEYS, "?"), asks=True)
+    _, wrong = read_settings(dict.fromkeys(KEYS, "?"), requests=True)
     assert [error.field for error in wrong] == KEYS
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), st.text(max_size=30)), st.booleans())
-def test_any_text_gives_settings(given: dict[str, str], asks: bool) -> None:
-    settings, _ = read_settings(given, asks)
+def test_any_text_gives_settings(given: dict[str, str], requests: bool) -> None:
+    settings, _ = read_settings(given, requests)
     assert settings.reach_us > 0
     assert settings.reach_size_bytes > 0

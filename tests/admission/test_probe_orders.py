@@ -40,14 +40,14 @@ def report(agents: HubState, name: str, facts: NodeFacts, address: str | None) -
 
 
 async def test_an_order_becomes_reach() -> None:
-    state, lines, told = ClusterState(), _Lines(), list[NodeFacts]()
+    state, lines, reported = ClusterState(), _Lines(), list[NodeFacts]()
     state.apply_nodes([(None, node(name, zone="z1", leaf="l1")) for name in ("n1", "n2", "n3")])
     agents = HubState()
     probers = {
         name: Prober(
             AgentSettings(node_name=name, probe_listen="127.0.0.1:0", probe_host="127.0.0.1"),
             lambda: FACTS,
-            told.append,
+            reported.append,
         )
         for name in ("n1", "n2")
     }
@@ -66,9 +66,9 @@ async def test_an_order_becomes_reach() -> None:
         prober = probers[order.node]
         prober.take(wire.ProbeOrders(orders=[replace_link(sent)]))
         running = asyncio.create_task(prober.run())
-        await until(lambda: bool(told))
+        await until(lambda: bool(reported))
         running.cancel()
-        [facts] = told
+        [facts] = reported
         state.apply_facts(order.node, FACTS, facts)
         orders.heard(order.node, FACTS, facts)
         now = wall_time_s() + 10

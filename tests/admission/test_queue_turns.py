@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from admission.controller.main import Controller
+from admission.controller.controller import Controller
 from admission.demo.file_cluster import FileCluster
 from tests.admission.controllers import controlling, create, events, gated, groups, reasons
 from tests.admission.held_pods import NAMESPACE, held
@@ -65,8 +65,10 @@ async def test_inside_a_queue_an_older_gang_is_passed_so_often_and_no_more(
         await goes(cluster, "s2", youngs)
         create(cluster, *pair("s3", youngs))
         await until(lambda: reasons(cluster, "p-s3") == ["WaitingForQueue"])
-        said = events(cluster, "p-s3")[0][1]
-        assert said.startswith("Waits behind the older gang team/old, which waits for its queue and was passed 2 times")
+        value = events(cluster, "p-s3")[0][1]
+        assert value.startswith(
+            "Waits behind the older gang team/old, which waits for its queue and was passed 2 times"
+        )
         for gone in ("s1", "s2"):
             for half in "pd":
                 cluster.delete("pods", NAMESPACE, f"{half}-{gone}")

@@ -69,18 +69,18 @@ def test_what_is_saved_and_what_not_is_said_and_labelled(tmp_path: Path) -> None
     rows = "".join(f"{2**power}  {power + 1}\n" for power in range(24))  # 1 B to 8 MiB; 512 B to 8 MiB stay
     osu.write_text("# OSU MPI-CUDA Latency Test v7.5\n# Size       Avg Latency(us)\n" + rows)
     done = CliRunner().invoke(app, save(saved, str(osu)), catch_exceptions=False)
-    said = f"{osu} to {saved}: 15 of 24 values saved, of 1 pair"
+    value = f"{osu} to {saved}: 15 of 24 values saved, of 1 pair"
     why = (
         "; 9 left out, which would change no reach: of a pair one size an octave stays, the 15 nearest to a page of "
         "64 KiB, of one size the slowest, and one bandwidth"
     )
-    assert done.stdout.splitlines()[-1] == said + why
+    assert done.stdout.splitlines()[-1] == value + why
     entries = json.loads(saved.read_text())["measured"]
     assert [entry["sizeBytes"] for entry in entries] == [2**power for power in range(9, 24)]
     assert {(entry["us"], entry["percentile"]) for entry in entries} >= {(15.0, "mean x1.5")}  # 512 B took 10 us
     done = CliRunner().invoke(app, [*save(saved, str(osu)), "-o", "json"], catch_exceptions=False)
     assert json.loads(done.stdout)[0]["pairs"][9]["reachFrom"] == "mean x1.5"
-    assert done.stderr == f"{said}, 1 of them in place of what the file held{why}\n"
+    assert done.stderr == f"{value}, 1 of them in place of what the file held{why}\n"
 
 
 def test_one_bad_file_of_three_hides_no_other_and_nothing_is_saved(
@@ -93,9 +93,9 @@ def test_one_bad_file_of_three_hides_no_other_and_nothing_is_saved(
     monkeypatch.setattr(sys, "argv", ["isochrone", *save(saved, str(none), str(bad), str(osu))])
     with pytest.raises(SystemExit) as left:
         main()
-    said = capsys.readouterr()
-    assert (left.value.code, said.out.splitlines()[0], len(said.out.splitlines())) == (2, f"{osu}: osu", 5)
-    first, second, third = said.err.splitlines()
+    value = capsys.readouterr()
+    assert (left.value.code, value.out.splitlines()[0], len(value.out.splitlines())) == (2, f"{osu}: osu", 5)
+    first, second, third = value.err.splitlines()
     assert first == f"isochrone: FILE is {str(none)!r}; it must be a readable file: No such file or directory"
     assert second == f"isochrone: {saved}: nothing was saved"
     assert third.startswith(f"isochrone: {bad}: line 1 is 'hello'")

@@ -149,15 +149,15 @@ async def api(cluster: Cluster, tmp_path: Path) -> AsyncIterator[KubeApi]:
 
 async def test_held_pods_of_a_namespace_go_after_their_podgroup(cluster: Cluster, api: KubeApi) -> None:
     cluster.add(pod("p-0"), pod("d-0"), pod("d-1"), pod("free", gates=()), pod("other", namespace="dev"))
-    said: list[str] = []
-    summary = await release(api, namespace="prod", say=said.append)
+    value: list[str] = []
+    summary = await release(api, namespace="prod", printer=value.append)
     assert str(summary) == "released 3 pods, 0 failed"
     assert cluster.groups[("prod", "isochrone-chat")]["spec"] == {"minMember": 1, "queue": "serving"}
     assert cluster.calls.index("create isochrone-chat") < cluster.calls.index("patch d-0")
     assert [cluster.gates(name) for name in ("p-0", "d-0", "d-1")] == [[], [], []]
     assert cluster.gates("other", "dev") == [GATE]
-    assert said[0] == "PodGroup prod/isochrone-chat created, minMember 1"
-    assert sorted(said[1:]) == ["prod/d-0 released", "prod/d-1 released", "prod/p-0 released"]
+    assert value[0] == "PodGroup prod/isochrone-chat created, minMember 1"
+    assert sorted(value[1:]) == ["prod/d-0 released", "prod/d-1 released", "prod/p-0 released"]
 
 
 async def test_an_existing_podgroup_is_left_as_it_is(cluster: Cluster, api: KubeApi) -> None:
@@ -176,10 +176,10 @@ async def test_one_that_appears_meanwhile_is_left_as_it_is(cluster: Cluster, api
 
 async def test_other_systems_gates_stay(cluster: Cluster, api: KubeApi) -> None:
     cluster.add(pod("p-0", gates=("a.example/one", GATE, "b.example/two")))
-    said: list[str] = []
-    await release(api, namespace="prod", say=said.append)
+    value: list[str] = []
+    await release(api, namespace="prod", printer=value.append)
     assert cluster.gates("p-0") == ["a.example/one", "b.example/two"]
-    assert said[-1] == "prod/p-0 released by us, still held by a.example/one, b.example/two"
+    assert value[-1] == "prod/p-0 released by us, still held by a.example/one, b.example/two"
 
 
 async def test_a_gate_that_moved_is_found_again(cluster: Cluster, api: KubeApi) -> None:
@@ -194,29 +194,29 @@ async def test_a_gate_that_moved_is_found_again(cluster: Cluster, api: KubeApi) 
 async def test_a_pod_of_the_same_name_that_came_meanwhile_is_not_touched(cluster: Cluster, api: KubeApi) -> None:
     cluster.add(pod("p-0"))
     cluster.before_patch = lambda each: each["metadata"].update(uid="uid-new")
-    said: list[str] = []
-    await release(api, namespace="prod", say=said.append)
+    value: list[str] = []
+    await release(api, namespace="prod", printer=value.append)
     assert cluster.gates("p-0") == [GATE]
-    assert said[-1] == "prod/p-0 was replaced by a new pod"
+    assert value[-1] == "prod/p-0 was replaced by a new pod"
 
 
 async def test_a_gate_that_never_holds_still_ends(cluster: Cluster, api: KubeApi) -> None:
     cluster.add(pod("p-0"))
     cluster.before_patch = lambda each: each["spec"]["schedulingGates"].insert(0, {"name": "new.example/gate"})
-    said: list[str] = []
-    assert str(await release(api, namespace="prod", say=said.append)) == "released 0 pods, 1 failed"
+    value: list[str] = []
+    assert str(await release(api, namespace="prod", printer=value.append)) == "released 0 pods, 1 failed"
     assert cluster.calls.count("patch p-0") == 5
-    assert said[-1].startswith("prod/p-0 stays held: ")
+    assert value[-1].startswith("prod/p-0 stays held: ")
 
 
 async def test_a_podgroup_that_is_refused_keeps_its_pods_and_nobody_elses(cluster: Cluster, api: KubeApi) -> None:
     cluster.add(pod("p-0"), pod("x-0", gang="code"))
     cluster.groups[("prod", "isochrone-code")] = {"spec": {}}
     cluster.podgroup_answer = failure(403, "Forbidden")
-    said: list[str] = []
-    assert str(await release(api, namespace="prod", say=said.append)) == "released 1 pod, 1 failed"
+    value: list[str] = []
+    assert str(await release(api, namespace="prod", printer=value.append)) == "released 1 pod, 1 failed"
     assert (cluster.gates("p-0"), cluster.gates("x-0")) == ([GATE], [])
-    assert said[0].startswith("prod/p-0 stays held, its PodGroup cannot be made: ")
+    assert value[0].startswith("prod/p-0 stays held, its PodGroup cannot be made: ")
 
 
 async def test_without_volcano_the_gate_opens_all_the_same(cluster: Cluster, api: KubeApi) -> None:
@@ -229,15 +229,15 @@ async def test_by_gang_and_by_name(cluster: Cluster, api: KubeApi) -> None:
     cluster.add(pod("p-0"), pod("x-0", gang="code"), pod("x-1", gang="code"))
     assert (await release(api, gang="code", namespace="prod", pods=["x-0"])).released == 1
     assert [cluster.gates(name) for name in ("p-0", "x-0", "x-1")] == [[GATE], [], [GATE]]
-    said: list[str] = []
-    assert str(await release(api, namespace="prod", pods=["x-0", "x-1"], say=said.append)) == (
+    value: list[str] = []
+    assert str(await release(api, namespace="prod", pods=["x-0", "x-1"], printer=value.append)) == (
         "released 1 pod, 1 failed"
     )
-    assert said[-1] == "prod/x-0 is not there or not held by Isochrone"
+    assert value[-1] == "prod/x-0 is not there or not held by Isochrone"
 
 
 @pytest.mark.parametrize(
-    ("gang", "namespace", "told"),
+    ("gang", "namespace", "reported"),
     [
         ("chta", "prod", "no held pod of gang chta in namespace prod; did you mean chat?"),
         ("nosuch", None, "no held pod of gang nosuch in any namespace; held there: chat, code"),
@@ -250,12 +250,12 @@ async def test_by_gang_and_by_name(cluster: Cluster, api: KubeApi) -> None:
     ],
 )
 async def test_a_gang_that_nobody_holds_is_said_with_names_that_are_close(
-    cluster: Cluster, api: KubeApi, gang: str, namespace: str | None, told: str
+    cluster: Cluster, api: KubeApi, gang: str, namespace: str | None, reported: str
 ) -> None:
     cluster.add(pod("p-0"), pod("x-0", gang="code"), pod("y-0", gang="gone", gates=()))
-    said: list[str] = []
-    summary = await release(api, gang=gang, namespace=namespace, say=said.append)
-    assert (said, summary.well, str(summary)) == ([told], False, "released 0 pods, 0 failed")
+    value: list[str] = []
+    summary = await release(api, gang=gang, namespace=namespace, printer=value.append)
+    assert (value, summary.well, str(summary)) == ([reported], False, "released 0 pods, 0 failed")
     assert (await release(api, gang="chat", namespace="prod")).well
     assert (await release(api, namespace="prod")).well  # nothing to do is well, where no gang is named
 
@@ -268,13 +268,13 @@ async def test_all_with_the_webhook_first_and_a_late_pod(cluster: Cluster, api: 
             cluster.add(pod("r-0", namespace="zone"))
 
     cluster.after_list = late
-    said: list[str] = []
-    summary = await release(api, remove_webhook=True, say=said.append, settle_s=0.01)
+    value: list[str] = []
+    summary = await release(api, remove_webhook=True, printer=value.append, settle_s=0.01)
     assert summary.released == 3
     assert cluster.calls[0] == "delete webhook"
-    assert said[0] == "webhook configuration zz-isochrone removed"
+    assert value[0] == "webhook configuration zz-isochrone removed"
     again: list[str] = []
-    assert (await release(api, remove_webhook=True, say=again.append, settle_s=0.01)).released == 0
+    assert (await release(api, remove_webhook=True, printer=again.append, settle_s=0.01)).released == 0
     assert again == ["webhook configuration zz-isochrone was gone already"]
 
 
@@ -283,9 +283,9 @@ async def test_a_group_name_cannot_lead_elsewhere(cluster: Cluster, api: KubeApi
     strange["metadata"]["annotations"][GROUP_NAME] = "../../kube-system/podgroups/x\n"
     cluster.add(strange)
     cluster.podgroup_answer = failure(422, "Invalid")
-    said: list[str] = []
-    assert (await release(api, namespace="prod", say=said.append)).failed == 1
-    assert all("\n" not in line for line in said)
+    value: list[str] = []
+    assert (await release(api, namespace="prod", printer=value.append)).failed == 1
+    assert all("\n" not in line for line in value)
 
 
 async def test_a_list_that_is_refused_is_an_error(cluster: Cluster, api: KubeApi) -> None:

@@ -159,10 +159,10 @@ def test_what_changed_since_it_was_read_is_never_overwritten(meanwhile: Any) -> 
 
 
 def test_annotations_go_beside_those_that_are_there() -> None:
-    said = {"isochrone.dev/placement": "node  n1\nreach 8.2 us", "a~b/c": "tilde"}
+    value = {"isochrone.dev/placement": "node  n1\nreach 8.2 us", "a~b/c": "tilde"}
     pod = held("d0", annotations={"mine": "1"})
-    after = let_go(pod, annotations=said)
-    assert after["metadata"]["annotations"].items() >= {"mine": "1", **said}.items()
+    after = let_go(pod, annotations=value)
+    assert after["metadata"]["annotations"].items() >= {"mine": "1", **value}.items()
     again = jsonpatch.apply_patch(after, msgspec.json.encode(annotate(decoded(after), {"a~b/c": "newer"})))
     assert again["metadata"]["annotations"] == {**after["metadata"]["annotations"], "a~b/c": "newer"}
 

@@ -129,21 +129,21 @@ def test_a_bad_file_keeps_the_old_table_and_says_so(tmp_path: Path) -> None:
     watch = RulesInUse(str(file))
     assert (watch.rules, watch.problem) == (BUILT_IN, f"{file} cannot be read: No such file or directory")
     file.write_text(STAGES)
-    watch.look()
+    watch.read()
     taken = watch.rules
     assert (len(taken.rows), watch.problem) == (len(BUILT_IN.rows) + 3, "")
-    watch.look()
+    watch.read()
     assert watch.rules is taken
     for bad in (b"rules: {", b"\xff", b"disable: [nobody]"):
         file.write_bytes(bad)
-        watch.look()
+        watch.read()
         assert watch.rules is taken
         assert watch.problem.startswith(str(file))
     file.unlink()
-    watch.look()
+    watch.read()
     assert watch.rules is taken
     file.write_text("")
-    watch.look()
+    watch.read()
     assert (watch.rules, watch.problem) == (BUILT_IN, "")
 
 

@@ -276,9 +276,9 @@ def test_what_only_the_controller_writes_is_taken_off() -> None:
 def test_signals_that_disagree_are_told_on_the_pod() -> None:
     role = {"modelserving.volcano.sh/role": "prefill", "modelserving.volcano.sh/group-name": "c-0"}
     tagging, pod = tagged(raw_pod(role, args=CONSUMER), Entry.NAMESPACE)
-    said = "Kthena role prefill says prefill but vLLM kv_role kv_consumer says decode; the high signal wins"
-    assert (tagging.phase, tagging.warnings) == ("prefill", (said,))
-    assert pod["metadata"]["annotations"]["isochrone.dev/phase-conflict"] == said
+    output = "Kthena role prefill says prefill but vLLM kv_role kv_consumer says decode; the high signal wins"
+    assert (tagging.phase, tagging.warnings) == ("prefill", (output,))
+    assert pod["metadata"]["annotations"]["isochrone.dev/phase-conflict"] == output
 
 
 def test_an_undecided_pod_that_asks_carries_why_and_nothing_else() -> None:

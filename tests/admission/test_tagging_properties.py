@@ -84,12 +84,12 @@ def pods(draw: st.DrawFn) -> Raw:
 entries = st.sampled_from(Entry)
 
 
-def kept(before: Any, after: Any) -> bool:
+def retained(before: Any, after: Any) -> bool:
     """Everything that was there is there, unchanged."""
     if isinstance(before, dict) and isinstance(after, dict):
-        return all(key in after and kept(value, after[key]) for key, value in before.items())
+        return all(key in after and retained(value, after[key]) for key, value in before.items())
     if isinstance(before, list) and isinstance(after, list):
-        return len(before) <= len(after) and all(kept(*pair) for pair in zip(before, after, strict=False))
+        return len(before) <= len(after) and all(retained(*pair) for pair in zip(before, after, strict=False))
     return bool(before == after)
 
 
@@ -104,7 +104,7 @@ def test_the_patch_applies_and_takes_nothing_away(raw: Raw, entry: Entry) -> Non
         for key in FORGED:
             raw["metadata"].get("annotations", {}).pop(key, None)
             assert key not in pod["metadata"]["annotations"]
-    assert kept(raw, pod)
+    assert retained(raw, pod)
     assert all(len(warning) <= 256 for warning in tagging.warnings)
     assert not (tagging.denied and tagging.ops)
 

@@ -37,7 +37,7 @@ def deployment(labels: dict[str, str], annotations: dict[str, str] | None = None
 
 
 @pytest.mark.parametrize(
-    ("labels", "annotations", "told"),
+    ("labels", "annotations", "reported"),
     [
         (OURS, {}, []),
         (OURS, {"isochrone.dev/reech": "1ms"}, [MISSPELT]),
@@ -50,11 +50,11 @@ def deployment(labels: dict[str, str], annotations: dict[str, str] | None = None
     ],
 )
 def test_the_words_of_the_pods_are_said_of_their_owner(
-    labels: dict[str, str], annotations: dict[str, str], told: list[str]
+    labels: dict[str, str], annotations: dict[str, str], reported: list[str]
 ) -> None:
     found = answer("deployments", deployment(labels, annotations))
     assert found["allowed"]
-    assert found.get("warnings", []) == [f"spec.template: {text}" for text in told]
+    assert found.get("warnings", []) == [f"spec.template: {text}" for text in reported]
 
 
 def test_a_phase_without_a_gang_is_told_as_the_pod_would_be_told() -> None:

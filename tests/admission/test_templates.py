@@ -65,7 +65,7 @@ def test_a_public_manifest(file: str) -> None:
     seen = [[e.template.template, e.phase, e.tagging.gang, e.existing_group, e.reading.signal] for e in found]
     assert seen == PUBLIC[file]
     for entry in found:
-        settings, wrong = read_settings(entry.template.pod.metadata.annotations, asks=True)
+        settings, wrong = read_settings(entry.template.pod.metadata.annotations, requests=True)
         assert (settings.min_prefill or 1, settings.min_decode or 1, wrong) == (1, 1, ())
 
 
@@ -89,5 +89,5 @@ def test_a_workload(name: str) -> None:
     assert seen == case["expect"]
     if "units" in case:
         assert [f"{e.unit}, {e.size} pods" for e in found] == case["units"]
-    said = " ".join(warning for entry in found for warning in entry.warnings)
-    assert all(text in said for text in case.get("tells", [])), said
+    output = " ".join(warning for entry in found for warning in entry.warnings)
+    assert all(text in output for text in case.get("tells", [])), output

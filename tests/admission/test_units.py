@@ -16,9 +16,9 @@ from admission.recognition.replica_group import (
     LWS_NAME,
     LWS_SIZE,
     LWS_WORKER,
+    identified_by,
     short_units,
     size_of,
-    told_apart_by,
     unit_of,
 )
 from scheduler.model.decision import Outcome
@@ -63,10 +63,10 @@ def lws(group: int, worker: int, size: int, name: str = "decode", **more: object
 # --- reading -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("said", "size"), [("4", 4), ("1", 1), ("", 1), ("x", 1), ("-2", 1), ("0", 1), ("99999", 1)])
-def test_sizes(said: str, size: int) -> None:
+@pytest.mark.parametrize(("output", "size"), [("4", 4), ("1", 1), ("", 1), ("x", 1), ("-2", 1), ("0", 1), ("99999", 1)])
+def test_sizes(output: str, size: int) -> None:
     pod = stored(lws(0, 0, 2))
-    annotations = {**(pod.metadata.annotations or {}), LWS_SIZE: said}
+    annotations = {**(pod.metadata.annotations or {}), LWS_SIZE: output}
     changed = stored({"metadata": {"name": "d0", "labels": pod.metadata.labels, "annotations": annotations}})
     assert size_of(changed) == size
     assert unit_of(changed) == ("decode/0" if size > 1 else "")
@@ -96,7 +96,7 @@ def test_units_of_other_systems(
     env = [{"name": name, "value": value} for name, value in variables.items()]
     spec = {"containers": [{"name": "sidecar"}, {"name": "engine", "env": env}]}
     pod = stored({"metadata": {"name": "p0", "labels": labels}, "spec": spec})
-    assert (unit_of(pod), size_of(pod), told_apart_by(pod)) == (unit, size, apart)
+    assert (unit_of(pod), size_of(pod), identified_by(pod)) == (unit, size, apart)
 
 
 def kthena(role: str, copy: int, worker: int, size: int, **more: object) -> Raw:
@@ -253,8 +253,8 @@ async def test_a_leader_that_must_be_ready_first(cluster: FileCluster, tmp_path:
         create(cluster, held("p0"), lws(0, 0, 3, owner=group))
         await until(lambda: "isochrone-chat" in groups(cluster))
         bind_released(cluster)
-        kept = [uid for uid in controller.state._assumed if uid.startswith("expected/")]
-        assert len(kept) == 2
+        retained = [uid for uid in controller.state._assumed if uid.startswith("expected/")]
+        assert len(retained) == 2
         create(cluster, lws(0, 1, 3, gpus=8), lws(0, 2, 3, gpus=8))
         await until(lambda: not gated(cluster))
         assert not [uid for uid in controller.state._assumed if uid.startswith("expected/")]

@@ -15,7 +15,7 @@ import yaml
 from admission.controller.agent_identity import AUDIENCE
 from admission.recognition.rule_file import read_rules
 from admission.settings import ControllerSettings
-from admission.templates.looked_at import EXCLUDED
+from admission.templates.inspection import EXCLUDED
 from manifests.render import CHART, INSTALL, find_helm, render
 from scheduler.extender.scheduler_config import stanza
 from topology.agent.settings import AgentSettings
@@ -297,8 +297,8 @@ def rights(name: str) -> set[tuple[str, str, str, tuple[str, ...]]]:
 def test_no_right_is_a_wildcard() -> None:
     for role in of_kind("ClusterRole", installed()) + of_kind("Role", installed()):
         for rule in role["rules"]:
-            for words in rule.values():
-                assert not [word for word in words if "*" in word and word]
+            for tokens in rule.values():
+                assert not [word for word in tokens if "*" in word and word]
 
 
 def test_the_webhook_may_touch_its_certificate_and_its_configuration() -> None:
@@ -474,8 +474,10 @@ def test_the_controller_serves_the_hub_for_agents(plaintext: str, enrol: str) ->
     assert ("ISOCHRONE_ENROL_LISTEN" in env) == gives
     rules = named("ClusterRole", "isochrone-controller", objects)["rules"]
     assert ({"authentication.k8s.io"} in [set(rule["apiGroups"]) for rule in rules]) == gives
-    kept = [rule for rule in named("Role", "isochrone-controller", objects)["rules"] if "secrets" in rule["resources"]]
-    assert [(rule.get("resourceNames"), rule["verbs"]) for rule in kept] == (
+    retained = [
+        rule for rule in named("Role", "isochrone-controller", objects)["rules"] if "secrets" in rule["resources"]
+    ]
+    assert [(rule.get("resourceNames"), rule["verbs"]) for rule in retained] == (
         [(["isochrone-hub-cert"], ["get", "update"]), (None, ["create"])] if gives else []
     )
     daemon = named("DaemonSet", "isochrone-agent", objects)["spec"]["template"]["spec"]

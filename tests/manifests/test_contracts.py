@@ -43,7 +43,9 @@ def test_every_reason_is_explained_under_its_own_heading() -> None:
 
 
 def test_every_metric_is_listed() -> None:
-    sources = [path for room in ("topology", "scheduler", "admission") for path in (DOCS.parent / room).rglob("*.py")]
+    sources = [
+        path for capacity in ("topology", "scheduler", "admission") for path in (DOCS.parent / capacity).rglob("*.py")
+    ]
     used = {name for path in sources for name in re.findall(r'"(isochrone_[a-z_]+)"', path.read_text())}
     # The client adds _total to a counter's name.
     assert {name.removesuffix("_total") for name in names("metric")} == used

@@ -30,12 +30,12 @@ class Recorder(BaseHTTPRequestHandler):
     """Allows everything and notes the path for each pod."""
 
     seen: dict[str, list[str]]  # pod name -> paths
-    judged: dict[str, list[str]]  # object name -> paths of the validating part
+    evaluated: dict[str, list[str]]  # object name -> paths of the validating part
 
     def do_POST(self) -> None:
         review = json.loads(self.rfile.read(int(self.headers["Content-Length"])))["request"]
         path = self.path.split("?")[0]
-        book = type(self).judged if path == "/validate" else type(self).seen
+        book = type(self).evaluated if path == "/validate" else type(self).seen
         book.setdefault(review["object"]["metadata"]["name"], []).append(path)
         answer = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview"}
         body = json.dumps({**answer, "response": {"uid": review["uid"], "allowed": True}}).encode()
@@ -52,7 +52,7 @@ class Recorder(BaseHTTPRequestHandler):
 def plane() -> Iterator[ControlPlane]:
     """An API server with everything of install.yaml, and the recorder in the webhook's place."""
     control_plane = ControlPlane(build(), "selection", audit=False)
-    Recorder.seen, Recorder.judged = {}, {}
+    Recorder.seen, Recorder.evaluated = {}, {}
     pair = control_plane.authority.issue("recorder")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Recorder)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -182,7 +182,7 @@ def test_only_owners_of_labelled_templates_are_judged(plane: ControlPlane) -> No
     labelled, other = {PHASE: "decode"}, {"team": "web"}
     for labels in (labelled, {GANG: "chat"}, other):
         sent(plane, "on", labels, resources=GPU)
-        assert f"pod-{next(_numbers) - 1}" not in Recorder.judged
+        assert f"pod-{next(_numbers) - 1}" not in Recorder.evaluated
         name = f"owner-{next(_numbers)}"
         template = {
             "metadata": {"labels": {"app": name, **labels}},
@@ -191,7 +191,7 @@ def test_only_owners_of_labelled_templates_are_judged(plane: ControlPlane) -> No
         spec = {"replicas": 0, "selector": {"matchLabels": {"app": name}}, "template": template}
         owner = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
         plane.kubectl("create", "-n", "on", "-f", "-", input=json.dumps(owner))
-        assert Recorder.judged.get(name, []) == ([] if labels is other else ["/validate"])
+        assert Recorder.evaluated.get(name, []) == ([] if labels is other else ["/validate"])
 
 
 def test_owners_with_keys_that_no_pod_gets_are_shown(plane: ControlPlane) -> None:
@@ -209,7 +209,7 @@ def test_owners_with_keys_that_no_pod_gets_are_shown(plane: ControlPlane) -> Non
 
     def shown(content: dict[str, Any]) -> int:
         plane.kubectl("create", "-n", "on", "-f", "-", input=json.dumps(content))
-        return len(Recorder.judged.get(content["metadata"]["name"], []))
+        return len(Recorder.evaluated.get(content["metadata"]["name"], []))
 
     assert shown(owner("Deployment", {GANG: "chat"}, {}, {})) == 1
     assert shown(owner("DaemonSet", {}, {REACH: "2ms"}, {})) == 1
@@ -219,7 +219,7 @@ def test_owners_with_keys_that_no_pod_gets_are_shown(plane: ControlPlane) -> Non
     assert shown(changed) == 0
     name = changed["metadata"]["name"]
     plane.kubectl("annotate", "deployment", name, "-n", "on", f"{REACH}=2ms")
-    assert len(Recorder.judged[name]) == 1
+    assert len(Recorder.evaluated[name]) == 1
 
 
 def test_what_isochrone_wrote_cannot_be_changed_by_others(plane: ControlPlane) -> None:

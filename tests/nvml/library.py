@@ -40,8 +40,8 @@ def build() -> Path:
 
 def environment(library: Path, folder: Path) -> dict[str, str]:
     """For a process that is to find this library and the profile in `folder`."""
-    kept = {key: value for key, value in os.environ.items() if key in ("PATH", "HOME", "TMPDIR")}
-    return kept | {
+    retained = {key: value for key, value in os.environ.items() if key in ("PATH", "HOME", "TMPDIR")}
+    return retained | {
         "PYTHONPATH": str(ROOT),
         "LD_LIBRARY_PATH": str(library),
         "ISOCHRONE_TEST_NVML": str(folder / "nvml"),
@@ -62,7 +62,7 @@ class NvmlProcess:
             cwd=ROOT,
         )
 
-    def look(self, machine: Machine | None = None, *, fresh: bool = False) -> NvmlReading:
+    def read(self, machine: Machine | None = None, *, fresh: bool = False) -> NvmlReading:
         """What the reader reads of this machine; `fresh`: with a reader that knows nothing yet."""
         if machine is not None:
             write_nvml(machine, self._folder)

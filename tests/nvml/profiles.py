@@ -58,14 +58,14 @@ class Machine:
 SWITCHES = ("0000:c4:00.0", "0000:c5:00.0", "0000:c6:00.0", "0000:c7:00.0")
 
 
-def _gpus(machine: Machine, model: str, arch: int, total_mib: int, reserved_mib: int, cards: list[Card]) -> Machine:
-    machine.gpus = cards
-    machine.nvml |= {"driver": "580.105.08", "cuda": 13000, "count": len(cards)}
-    for n, card in enumerate(cards):
+def _gpus(machine: Machine, model: str, arch: int, total_mib: int, reserved_mib: int, devices: list[Card]) -> Machine:
+    machine.gpus = devices
+    machine.nvml |= {"driver": "580.105.08", "cuda": 13000, "count": len(devices)}
+    for n, device in enumerate(devices):
         machine.nvml |= {
             f"gpu.{n}.uuid": f"GPU-{n:08x}-{arch:04x}-4000-8000-{sum(map(ord, machine.name)):012x}",
             f"gpu.{n}.name": model,
-            f"gpu.{n}.bus": card.bus,
+            f"gpu.{n}.bus": device.bus,
             f"gpu.{n}.arch": arch,
             f"gpu.{n}.total": total_mib * MIB,
             f"gpu.{n}.reserved": reserved_mib * MIB,
@@ -112,8 +112,8 @@ def dgx_a100() -> Machine:
     """8 GPUs, NVSwitch, 12 links each; two GPUs and two NICs behind each PCIe switch, four switches, two sockets."""
     machine = Machine("dgx-a100")
     roots = (0x00, 0x40, 0x80, 0xB0)
-    cards = [Card(_behind_switch(roots[n // 2], n % 2, roots[n // 2] + 7 + n % 2), n // 4) for n in range(8)]
-    _gpus(machine, "NVIDIA A100-SXM4-80GB", 7, 81920, 685, cards)
+    devices = [Card(_behind_switch(roots[n // 2], n % 2, roots[n // 2] + 7 + n % 2), n // 4) for n in range(8)]
+    _gpus(machine, "NVIDIA A100-SXM4-80GB", 7, 81920, 685, devices)
     _links(machine, 12, 4, 25000, _switched)
     _levels(machine, lambda a, b: 10 if a // 2 == b // 2 else 40 if a // 4 == b // 4 else 50)
     machine.nics = [
@@ -132,8 +132,8 @@ def _hgx(name: str, model: str, arch: int, total_mib: int, reserved_mib: int, ve
     """8 GPUs, NVSwitch, 18 links each; each GPU with its NIC behind a PCIe switch of its own."""
     machine = Machine(name, open_driver=True, modules=("nvidia",))
     roots = (0x15, 0x26, 0x37, 0x48, 0x85, 0x96, 0xA7, 0xB8)
-    cards = [Card(_behind_switch(roots[n], 0, roots[n] + 3), n // 4) for n in range(8)]
-    _gpus(machine, model, arch, total_mib, reserved_mib, cards)
+    devices = [Card(_behind_switch(roots[n], 0, roots[n] + 3), n // 4) for n in range(8)]
+    _gpus(machine, model, arch, total_mib, reserved_mib, devices)
     _links(machine, 18, version, mb_s, _switched)
     _levels(machine, lambda a, b: 40 if a // 4 == b // 4 else 50)
     machine.nics = [NicCard(_behind_switch(roots[n], 1, roots[n] + 4), n // 4, f"mlx5_{n}", f"ib{n}") for n in range(8)]
@@ -158,10 +158,10 @@ def gb200_nvl72(tray: int = 0) -> Machine:
     """One of 18 compute trays: 4 GPUs, 18 links each to the rack's switches, which are no PCI devices here."""
     machine = Machine("gb200-nvl72", open_driver=True, modules=("nvidia",))
     domains = (0x08, 0x09, 0x18, 0x19)
-    cards = [
+    devices = [
         Card((f"pci00{d:02x}:00", f"00{d:02x}:00:00.0", f"00{d:02x}:01:00.0"), n // 2) for n, d in enumerate(domains)
     ]
-    _gpus(machine, "NVIDIA GB200", 10, 189471, 742, cards)
+    _gpus(machine, "NVIDIA GB200", 10, 189471, 742, devices)
     _links(machine, 18, 7, 53125, lambda n, link: (2, ""))
     _levels(machine, lambda a, b: 40 if a // 2 == b // 2 else 50)
     for n in range(4):
@@ -186,11 +186,11 @@ def gb200_nvl72(tray: int = 0) -> Machine:
 def l40s_pcie() -> Machine:
     """4 GPUs without NVLink, a socket for each two, one 100G Ethernet card with RoCE."""
     machine = Machine("l40s-pcie", modules=("nvidia",))
-    cards = [
+    devices = [
         Card((f"pci0000:{root:02x}", f"0000:{root:02x}:01.0", f"0000:{root + 1:02x}:00.0"), n // 2)
         for n, root in enumerate((0x30, 0x40, 0xB0, 0xC0))
     ]
-    _gpus(machine, "NVIDIA L40S", 8, 46068, 609, cards)
+    _gpus(machine, "NVIDIA L40S", 8, 46068, 609, devices)
     _levels(machine, lambda a, b: 40 if a // 2 == b // 2 else 50)
     nic = ("pci0000:30", "0000:30:03.0", "0000:33:00.0")
     machine.nics = [NicCard(nic, 0, "mlx5_0", "ens3", "100 Gb/sec (4X EDR)", "Ethernet")]
@@ -202,8 +202,8 @@ def l40s_pcie() -> Machine:
 def a30_mig() -> Machine:
     """2 GPUs, both divided: 2g at 0 and 1g at 2 on the first, which leaves slice 3; four 1g on the second."""
     machine = Machine("a30-mig", modules=("nvidia",), numa_nodes=1)
-    cards = [Card((f"pci0000:{r:02x}", f"0000:{r:02x}:01.0", f"0000:{r + 1:02x}:00.0"), -1) for r in (0x10, 0x20)]
-    _gpus(machine, "NVIDIA A30", 7, 24576, 512, cards)
+    devices = [Card((f"pci0000:{r:02x}", f"0000:{r:02x}:01.0", f"0000:{r + 1:02x}:00.0"), -1) for r in (0x10, 0x20)]
+    _gpus(machine, "NVIDIA A30", 7, 24576, 512, devices)
     _levels(machine, lambda a, b: 40)
     machine.nvml |= {
         **_profile(0, 14, 1, 4, 5952, "1g.6gb", "0:1,1:1,2:1,3:1"),
@@ -281,8 +281,8 @@ def lose(machine: Machine, gpu: int) -> None:
 def vgpu_guest() -> Machine:
     """A virtual machine with a vGPU: no links, no MIG, no PCIe levels, every device under one made-up root, no NUMA."""
     machine = Machine("vgpu-guest", modules=("nvidia",), numa_nodes=1)
-    cards = [Card(("pci0000:00", f"0000:00:{5 + n:02x}.0"), -1) for n in range(2)]
-    _gpus(machine, "NVIDIA A100D-20C", 7, 20480, 1344, cards)
+    devices = [Card(("pci0000:00", f"0000:00:{5 + n:02x}.0"), -1) for n in range(2)]
+    _gpus(machine, "NVIDIA A100D-20C", 7, 20480, 1344, devices)
     machine.nics = [NicCard(("pci0000:00", "0000:00:09.0"), -1, "", "ens9", "10000 Gb/sec")]
     for n in range(2):
         del machine.nvml[f"gpu.{n}.mig"]

@@ -16,8 +16,8 @@ def write_sysfs(machine: Machine, root: Path) -> None:
         (root / "module" / module).mkdir(parents=True, exist_ok=True)
     for folder in ("bus/pci/devices", "class/infiniband", "class/net"):
         (root / folder).mkdir(parents=True, exist_ok=True)
-    for card in machine.gpus:
-        _function(root, card, "0x10de")
+    for gpu in machine.gpus:
+        _function(root, gpu, "0x10de")
     for nic in machine.nics:
         at = _function(root, nic, "0x15b3")
         if nic.rdma:
@@ -40,12 +40,12 @@ def write_proc(machine: Machine, root: Path) -> None:
     (root / "meminfo").write_text("MemTotal:       131072000 kB\nMemFree:  1000 kB\nMemAvailable:   94371840 kB\n")
 
 
-def _function(root: Path, card: Card, vendor: str) -> Path:
-    at = root / "devices" / Path(*card.path)
+def _function(root: Path, gpu: Card, vendor: str) -> Path:
+    at = root / "devices" / Path(*gpu.path)
     at.mkdir(parents=True, exist_ok=True)
-    (at / "numa_node").write_text(f"{card.numa}\n")
+    (at / "numa_node").write_text(f"{gpu.numa}\n")
     (at / "vendor").write_text(f"{vendor}\n")
-    _link(root / "bus/pci/devices" / card.bus, at)
+    _link(root / "bus/pci/devices" / gpu.bus, at)
     return at
 
 

@@ -78,9 +78,9 @@ async def test_an_agent_reports_its_machine_and_what_becomes_of_it(tmp_path: Pat
                 assert age_s >= 0
             assert agent.rss_mib() <= 100
             # C104: a refusal is said once for each GPU and field, however many collections there were.
-            said = [line for line in agent.log.read_text().splitlines() if "does not tell" in line]
-            assert len(said) == 1
-            assert said[0].endswith(f"GPU {machine.uuid(6)} does not tell bar1_total_bytes: no_permission")
+            output = [line for line in agent.log.read_text().splitlines() if "does not tell" in line]
+            assert len(output) == 1
+            assert output[0].endswith(f"GPU {machine.uuid(6)} does not tell bar1_total_bytes: no_permission")
     assert agent.process.returncode == 0
 
 
@@ -94,12 +94,12 @@ def test_without_a_node_name_it_says_so_in_one_line() -> None:
         check=False,
     )
     assert done.returncode == 2
-    said = "isochrone: ISOCHRONE_NODE_NAME is ''; name the Kubernetes node, in a pod from spec.nodeName\n"
-    assert done.stderr == said
+    output = "isochrone: ISOCHRONE_NODE_NAME is ''; name the Kubernetes node, in a pod from spec.nodeName\n"
+    assert done.stderr == output
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "output"),
     [
         ({"ISOCHRONE_HUB": "hub"}, "ISOCHRONE_HUB is 'hub'; use HOST:PORT"),
         ({"ISOCHRONE_HUB": "hub:1"}, "ISOCHRONE_TLS_DIR is ''; it must hold tls.crt"),
@@ -110,12 +110,12 @@ def test_without_a_node_name_it_says_so_in_one_line() -> None:
         ({"ISOCHRONE_HEALTH_LISTEN": "0.0.0.0:99999"}, "with a port up to 65535"),
     ],
 )
-def test_settings_that_cannot_be_are_named(given: dict[str, str], said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_that_cannot_be_are_named(given: dict[str, str], output: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {"ISOCHRONE_NODE_NAME": "n1", **given}.items():
         monkeypatch.setenv(name, value)
     with pytest.raises(BadInput) as refused:
         load(AgentSettings)
-    assert said in str(refused.value)
+    assert output in str(refused.value)
 
 
 def test_settings(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -215,9 +215,9 @@ async def test_c073_where_nvml_and_sysfs_differ_nvml_is_taken_and_that_is_logged
     with caplog.at_level("WARNING"):
         first, again = await made.collect(), await made.collect()
     assert first.pairs == again.pairs == (pair,)
-    said = [record.getMessage() for record in caplog.records if record.getMessage().startswith("PCIe:")]
+    value = [record.getMessage() for record in caplog.records if record.getMessage().startswith("PCIe:")]
     # In this machine the two GPUs are under two root complexes of one NUMA node.
-    assert said == ["PCIe: GPU-0 to GPU-1 is PIX by NVML and NODE by sysfs; NVML's word is taken"]
+    assert value == ["PCIe: GPU-0 to GPU-1 is PIX by NVML and NODE by sysfs; NVML's word is taken"]
     await made.close()
 
 

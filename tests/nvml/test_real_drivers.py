@@ -61,7 +61,7 @@ def test_a_far_end_without_an_address_is_none_at_all(nvml: NvmlProcess, address:
     machine = profiles.hgx_h100()
     for key in [key for key in machine.nvml if ".link." in key and key.endswith(".bus")]:
         machine.nvml[key] = address
-    seen = nvml.look(machine, fresh=True)
+    seen = nvml.read(machine, fresh=True)
     assert {link.remote_bus_id for gpu in seen.gpus for link in gpu.nvlinks} == {None}
     assert {(p.links, p.switched) for p in nvlink_pairs(seen.gpus)} == {(18, True)}
     switches = of_facts("n", f.NodeFacts(state=_state(), gpus=seen.gpus)).of_kind(PartKind.NVSWITCH)
@@ -72,13 +72,13 @@ def test_a_driver_that_cannot_tell_the_kind_of_a_far_end_tells_it_by_the_address
     """openucx/ucc pull request 423: without the function, an address that is no GPU's is a switch's."""
     machine = profiles.dgx_a100()
     machine.nvml["error.nvmlDeviceGetNvLinkRemoteDeviceType"] = 13
-    pairs = nvlink_pairs(nvml.look(machine, fresh=True).gpus)
+    pairs = nvlink_pairs(nvml.read(machine, fresh=True).gpus)
     assert len(pairs) == 28
     assert {(p.links, p.switched) for p in pairs} == {(12, True)}
     bridged = profiles.l40s_pcie()
     profiles._links(bridged, 4, 4, 14062, lambda n, link: (0, bridged.gpus[n ^ 1].bus))
     bridged.nvml["error.nvmlDeviceGetNvLinkRemoteDeviceType"] = 13
-    direct = nvlink_pairs(nvml.look(bridged, fresh=True).gpus)
+    direct = nvlink_pairs(nvml.read(bridged, fresh=True).gpus)
     assert {(p.a, p.b, p.links, p.switched) for p in direct} == {
         (bridged.uuid(0), bridged.uuid(1), 4, False),
         (bridged.uuid(2), bridged.uuid(3), 4, False),
@@ -98,7 +98,7 @@ def test_memory_is_shared_with_the_cpu_only_if_both_versions_say_so(
     """kubernetes-sigs/dra-driver-nvidia-gpu#1073: GB10 refuses both. A slow or half-broken driver refuses one."""
     machine = profiles.l40s_pcie()
     machine.nvml |= {"error.gpu.0.nvmlDeviceGetMemoryInfo_v2": new, "error.gpu.0.nvmlDeviceGetMemoryInfo": old}
-    reading = {m.uuid: m for m in nvml.look(machine, fresh=True).memory}.get(machine.uuid(0))
+    reading = {m.uuid: m for m in nvml.read(machine, fresh=True).memory}.get(machine.uuid(0))
     assert (reading is not None and reading.kind is f.MemoryKind.UNIFIED) is unified
 
 
@@ -123,7 +123,7 @@ def test_a_driver_without_a_summary_of_health_tells_it_by_the_mask(
     for n in range(4):
         del machine.nvml[f"gpu.{n}.fabric.summary"]
         machine.nvml[f"gpu.{n}.fabric.mask"] = mask
-    fabric = nvml.look(machine, fresh=True).gpus[0].fabric
+    fabric = nvml.read(machine, fresh=True).gpus[0].fabric
     assert fabric is not None
     assert (fabric.health, fabric.domain is not None) == (health, usable)
     assert _by_mask(mask) == health
@@ -136,7 +136,7 @@ def test_a_gpu_that_must_be_reset_is_unfit_and_the_rest_is_as_before(nvml: NvmlP
     """NVML API reference: NVML_ERROR_RESET_REQUIRED, "the GPU requires a reset before it can be used again"."""
     machine = profiles.hgx_h100()
     machine.nvml |= {"error.gpu.2.nvmlDeviceGetMemoryInfo_v2": 16, "error.gpu.2.nvmlDeviceGetMemoryInfo": 16}
-    by_index = {gpu.index: gpu for gpu in nvml.look(machine, fresh=True).gpus}
+    by_index = {gpu.index: gpu for gpu in nvml.read(machine, fresh=True).gpus}
     assert (by_index[2].health, by_index[2].health_why) == (f.Health.UNHEALTHY, "the driver wants it to be reset")
     assert dict(by_index[2].refused)["memory"] == "reset_required"
     assert {gpu.health for i, gpu in by_index.items() if i != 2} == {f.Health.HEALTHY}
@@ -145,30 +145,30 @@ def test_a_gpu_that_must_be_reset_is_unfit_and_the_rest_is_as_before(nvml: NvmlP
 def test_a_slow_driver_changes_no_hardware(nvml: NvmlProcess) -> None:
     """Calls take long without persistence mode: what the time did not suffice for stays as it was seen before."""
     machine = profiles.a30_mig()
-    first = nvml.look(machine, fresh=True).gpus[0]
+    first = nvml.read(machine, fresh=True).gpus[0]
     machine.nvml |= {f"error.gpu.0.{name}": 10 for name in ("nvmlDeviceGetMigMode", "nvmlDeviceGetGpuFabricInfoV")}
-    slow = nvml.look(machine).gpus[0]
+    slow = nvml.read(machine).gpus[0]
     assert (slow.mig, dict(slow.refused)["mig"]) == (first.mig, "timeout")
     links = profiles.hgx_h100()
-    before = nvml.look(links, fresh=True).gpus[5]
+    before = nvml.read(links, fresh=True).gpus[5]
     links.nvml |= {f"error.gpu.5.{name}": 10 for name in ("nvmlDeviceGetNvLinkState", "nvmlDeviceGetFieldValues")}
-    after = nvml.look(links).gpus[5]
+    after = nvml.read(links).gpus[5]
     assert (after.nvlinks, dict(after.refused)["nvlinks"]) == (before.nvlinks, "timeout")
     links.nvml |= {f"error.gpu.5.{name}": 3 for name in ("nvmlDeviceGetNvLinkState", "nvmlDeviceGetFieldValues")}
-    assert nvml.look(links).gpus[5].nvlinks == ()  # refused for good is not slow
+    assert nvml.read(links).gpus[5].nvlinks == ()  # refused for good is not slow
 
 
 def test_errors_of_a_gpu_that_came_back_are_heard(tmp_path: Path) -> None:
     """A registration ends with the GPU: after a reset it must be made again."""
     machine = profiles.hgx_h100()
     with nvml_process(tmp_path) as own:
-        own.look(machine)
+        own.read(machine)
         profiles.lose(machine, 5)
-        assert own.look(machine).gpus[5].health is f.Health.LOST
+        assert own.read(machine).gpus[5].health is f.Health.LOST
         del machine.nvml["error.gpu.5"]
-        assert own.look(machine).gpus[5].health is f.Health.HEALTHY
+        assert own.read(machine).gpus[5].health is f.Health.HEALTHY
         machine.nvml["xid.0"] = "5 79"
-        assert own.look(machine).gpus[5].health_why == "the driver reported Xid 79"
+        assert own.read(machine).gpus[5].health_why == "the driver reported Xid 79"
 
 
 # --- MIG ---------------------------------------------------------------------------------------------
@@ -177,28 +177,28 @@ def test_errors_of_a_gpu_that_came_back_are_heard(tmp_path: Path) -> None:
 def test_a_mig_layout_that_seems_to_change_for_ever_costs_its_fields_only(nvml: NvmlProcess) -> None:
     """A driver that refuses one question about an instance as INVALID_ARGUMENT must not silence the whole node."""
     machine = profiles.a30_mig()
-    nvml.look(machine, fresh=True)
+    nvml.read(machine, fresh=True)
     machine.nvml["error.gpu.0.nvmlDeviceGetAttributes_v2"] = 2
-    skipped = [nvml.look(machine).skipped for _ in range(4)]
+    skipped = [nvml.read(machine).skipped for _ in range(4)]
     assert [bool(why) for why in skipped] == [True, True, True, False]
-    seen = nvml.look(machine)
+    seen = nvml.read(machine)
     assert seen.skipped == ""
     assert len(seen.gpus) == 2
     assert dict(seen.gpus[0].refused)["mig.instances"] == "invalid_argument"
     assert seen.gpus[0].mig is not None
     assert [i.start_slice for i in seen.gpus[0].mig.instances] == [0, 2]  # places are told by another question
     del machine.nvml["error.gpu.0.nvmlDeviceGetAttributes_v2"]
-    assert "mig.instances" not in dict(nvml.look(machine).gpus[0].refused)
+    assert "mig.instances" not in dict(nvml.read(machine).gpus[0].refused)
 
 
 def test_an_instance_that_is_lost_is_a_layout_that_changes(nvml: NvmlProcess) -> None:
     """The handle of a destroyed instance may answer as a lost GPU; the GPU itself is asked again at the next look."""
     machine = profiles.a30_mig()
-    nvml.look(machine, fresh=True)
+    nvml.read(machine, fresh=True)
     machine.nvml["error.gpu.0.nvmlDeviceGetAttributes_v2"] = 15
-    assert nvml.look(machine).skipped == "the MIG layout is being changed"
+    assert nvml.read(machine).skipped == "the MIG layout is being changed"
     del machine.nvml["error.gpu.0.nvmlDeviceGetAttributes_v2"]
-    assert {gpu.health for gpu in nvml.look(machine).gpus} == {f.Health.HEALTHY}
+    assert {gpu.health for gpu in nvml.read(machine).gpus} == {f.Health.HEALTHY}
 
 
 # --- guests ------------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def _state() -> f.NodeState:
 def test_a_vgpu_guest_tells_little_and_nothing_is_made_up(nvml: NvmlProcess, tmp_path: Path) -> None:
     """NVIDIA vGPU documentation: links, MIG, levels and events of the physical GPU are not told to a guest."""
     machine = profiles.vgpu_guest()
-    seen = nvml.look(machine, fresh=True)
+    seen = nvml.read(machine, fresh=True)
     assert [(gpu.name, gpu.health, gpu.nvlinks, gpu.mig) for gpu in seen.gpus] == [
         ("NVIDIA A100D-20C", f.Health.HEALTHY, (), None)
     ] * 2
@@ -227,7 +227,7 @@ def test_a_vgpu_guest_tells_little_and_nothing_is_made_up(nvml: NvmlProcess, tmp
 def test_wsl_has_gpus_and_no_tree(nvml: NvmlProcess, tmp_path: Path) -> None:
     """NVIDIA's CUDA on WSL guide: NVML is there with limits; /sys has no PCI function of the GPU."""
     machine = profiles.wsl()
-    seen = nvml.look(machine, fresh=True)
+    seen = nvml.read(machine, fresh=True)
     [gpu] = seen.gpus
     assert (gpu.name, gpu.bus_id, gpu.health) == (
         "NVIDIA RTX 6000 Ada Generation",

@@ -18,10 +18,10 @@ LEVELS = {10: "PIX", 20: "PXB", 30: "PHB", 40: "NODE", 50: "SYS"}
 
 
 def gpus_of(machine: Machine) -> tuple[f.Gpu, ...]:
-    return tuple(f.Gpu(uuid=machine.uuid(n), index=n, bus_id=card.bus) for n, card in enumerate(machine.gpus))
+    return tuple(f.Gpu(uuid=machine.uuid(n), index=n, bus_id=device.bus) for n, device in enumerate(machine.gpus))
 
 
-def look(machine: Machine, folder: Path) -> Host:
+def read(machine: Machine, folder: Path) -> Host:
     profiles.write(machine, folder)
     return SysfsReader(str(folder / "sys"), str(folder / "proc")).read(gpus_of(machine), ())
 
@@ -30,17 +30,17 @@ def look(machine: Machine, folder: Path) -> Host:
 def test_paths_say_what_nvml_says_of_every_pair(name: str, tmp_path: Path) -> None:
     """NVML's common ancestors are the oracle for the distances reckoned from sysfs."""
     machine = profiles.MACHINES[name]()
-    seen = look(machine, tmp_path)
+    seen = read(machine, tmp_path)
     index = {machine.uuid(n): n for n in range(len(machine.gpus))}
     found = {(index[p.a], index[p.b]): str(p.distance) for p in seen.pairs}
-    said = {key: LEVELS[int(str(machine.nvml[f"pair.{key[0]}.{key[1]}"]))] for key in found}
-    assert found == said
+    value = {key: LEVELS[int(str(machine.nvml[f"pair.{key[0]}.{key[1]}"]))] for key in found}
+    assert found == value
     assert len(found) == len(index) * (len(index) - 1) // 2
 
 
 def test_dgx_a100_cards_and_their_gpus(tmp_path: Path) -> None:
     machine = profiles.dgx_a100()
-    seen = look(machine, tmp_path)
+    seen = read(machine, tmp_path)
     by_name = {nic.name: nic for nic in seen.nics}
     assert sorted(by_name) == ["enp33s0f0", *(f"mlx5_{n}" for n in range(8))]
     first = by_name["mlx5_0"]
@@ -57,7 +57,7 @@ def test_dgx_a100_cards_and_their_gpus(tmp_path: Path) -> None:
 
 
 def test_the_open_driver_on_a_new_kernel_has_dma_buf_and_an_old_kernel_not(tmp_path: Path) -> None:
-    seen = look(profiles.hgx_h100(), tmp_path)
+    seen = read(profiles.hgx_h100(), tmp_path)
     assert (seen.nvidia_peermem, seen.dma_buf) == (False, True)
     (tmp_path / "proc/sys/kernel/osrelease").write_text("5.4.0-190-generic\n")
     assert SysfsReader(str(tmp_path / "sys"), str(tmp_path / "proc")).read((), ()).dma_buf is False
@@ -67,12 +67,12 @@ def test_the_open_driver_on_a_new_kernel_has_dma_buf_and_an_old_kernel_not(tmp_p
 
 def test_an_unknown_numa_node_is_unknown_and_not_0(tmp_path: Path) -> None:
     machine = profiles.l40s_pcie()
-    for card in machine.gpus:
-        card.numa = -1
-    seen = look(machine, tmp_path)
+    for device in machine.gpus:
+        device.numa = -1
+    seen = read(machine, tmp_path)
     assert {gpu.numa_node for gpu in seen.gpus} == {None}
     assert {pair.distance for pair in seen.pairs} == {f.Distance.SYS}  # two sockets, none known: the worst
-    assert {pair.distance for pair in look(profiles.a30_mig(), tmp_path / "one").pairs} == {f.Distance.NODE}
+    assert {pair.distance for pair in read(profiles.a30_mig(), tmp_path / "one").pairs} == {f.Distance.NODE}
 
 
 def test_a_link_that_is_down_has_no_rate_and_a_virtual_function_is_no_card(tmp_path: Path) -> None:

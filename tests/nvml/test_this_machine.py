@@ -33,41 +33,41 @@ def shown(machine: Machine, folder: Path, *arguments: str) -> dict[str, Any]:
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    said: dict[str, Any] = json.loads(done.stdout)
-    return said
+    value: dict[str, Any] = json.loads(done.stdout)
+    return value
 
 
-def words(said: dict[str, Any]) -> dict[frozenset[str], str]:
-    return {frozenset((link["a"], link["b"])): link["kind"] for link in said["links"]}
+def tokens(value: dict[str, Any]) -> dict[frozenset[str], str]:
+    return {frozenset((link["a"], link["b"])): link["kind"] for link in value["links"]}
 
 
 def test_dgx_a100(tmp_path: Path) -> None:
     """Two GPUs and two NICs behind each PCIe switch, two such switches a socket, twelve links to four NVSwitches."""
-    said = shown(profiles.dgx_a100(), tmp_path)
-    assert [(gpu["name"], gpu["numa"]) for gpu in said["gpus"]] == [(f"GPU{n}", n // 4) for n in range(8)]
-    kinds = words(said)
+    value = shown(profiles.dgx_a100(), tmp_path)
+    assert [(gpu["name"], gpu["numa"]) for gpu in value["gpus"]] == [(f"GPU{n}", n // 4) for n in range(8)]
+    kinds = tokens(value)
     pairs = [kinds[frozenset((f"GPU{a}", f"GPU{b}"))] for a in range(8) for b in range(a + 1, 8)]
     assert pairs == ["NV12"] * 28
     near = [kinds[frozenset(("GPU0", f"mlx5_{n}"))] for n in range(8)]
     assert near == ["PIX", "PIX", "NODE", "NODE", "SYS", "SYS", "SYS", "SYS"]
-    switches = [switch["name"] for switch in said["switches"] if switch["kind"] == "nvswitch"]
+    switches = [switch["name"] for switch in value["switches"] if switch["kind"] == "nvswitch"]
     assert sorted(switches) == sorted(profiles.SWITCHES)
     assert all(kinds[frozenset(("GPU0", switch))] == "NV3" for switch in switches)
-    assert said["warnings"] == []
+    assert value["warnings"] == []
 
 
 def test_a_guest_hides_its_tree_and_a_file_fills_it_in(tmp_path: Path) -> None:
     machine = profiles.l40s_pcie()
     machine.gpus, machine.nics = machine.gpus[:2], []
-    for n, card in enumerate(machine.gpus):
-        card.path, card.numa = ("pci0000:00", f"0000:00:{4 + n:02x}.0"), -1
-        machine.nvml[f"gpu.{n}.bus"] = card.bus
+    for n, device in enumerate(machine.gpus):
+        device.path, device.numa = ("pci0000:00", f"0000:00:{4 + n:02x}.0"), -1
+        machine.nvml[f"gpu.{n}.bus"] = device.bus
     machine.nvml["count"] = 2
     file = tmp_path / "vm.xml"
     file.write_text(VM.format(first=machine.gpus[0].bus, second=machine.gpus[1].bus))
-    said = shown(machine, tmp_path, "--override", str(file))
-    assert [gpu["numa"] for gpu in said["gpus"]] == [None, None]
-    assert words(said) == {frozenset(("GPU0", "GPU1")): "PIX"}
-    unknown, filled = said["warnings"]
+    value = shown(machine, tmp_path, "--override", str(file))
+    assert [gpu["numa"] for gpu in value["gpus"]] == [None, None]
+    assert tokens(value) == {frozenset(("GPU0", "GPU1")): "PIX"}
+    unknown, filled = value["warnings"]
     assert unknown.startswith("every device is directly under one root complex")
     assert filled == f"1 PCIe distances are from {file}"

@@ -118,12 +118,12 @@ def verdict(gang: GangRequest, snapshot: Snapshot, pod: PodRequest, node: str) -
     if places:
         far = max(reach_us(snapshot, node, there, size) for there in places) > bound_us
         return VerdictCode.REACH_EXCEEDED if far else VerdictCode.GANG_TOO_LARGE
-    rooms = []
+    quotas = []
     for other in (m for m in gang.members if m.phase != pod.phase):
         for there in table.names:
-            room = free_of(snapshot, there)
+            capacity = free_of(snapshot, there)
             if there == node:
-                room = {r: n - pod.amounts.get(r, 0) for r, n in room.items()}
-            if welcome(snapshot, other, there) and fits(room, other.amounts):
-                rooms.append(reach_us(snapshot, node, there, size))
-    return VerdictCode.REACH_EXCEEDED if rooms and min(rooms) > bound_us else VerdictCode.GANG_TOO_LARGE
+                capacity = {r: n - pod.amounts.get(r, 0) for r, n in capacity.items()}
+            if welcome(snapshot, other, there) and fits(capacity, other.amounts):
+                quotas.append(reach_us(snapshot, node, there, size))
+    return VerdictCode.REACH_EXCEEDED if quotas and min(quotas) > bound_us else VerdictCode.GANG_TOO_LARGE

@@ -84,9 +84,9 @@ def _gang(choose: Choices, names: Sequence[str], most: int = 3) -> GangRequest:
     partners: list[Partner] = []
     minimum: dict[str, int] = {}
     for phase in PHASES:
-        alike = choose.of((1, 2, 4, 4, 0))
+        equivalent = choose.of((1, 2, 4, 4, 0))
         for i in range(0 if choose.rarely(12) else choose.of(range(1, most + 1))):
-            gpus = 2 if choose.rarely(6) else alike
+            gpus = 2 if choose.rarely(6) else equivalent
             pool = choose.of(("", "", "", "", "a", "b"))
             spec = PodSpec(node_selector={"pool": pool} if pool else None)
             amounts = {r: n for r, n in (("nvidia.com/gpu", gpus), ("cpu", 2000), ("pods", 1)) if n}

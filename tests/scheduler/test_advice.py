@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 
 from scheduler.explain.annotation import gang_block, placement_block, waiting_block
 from scheduler.explain.events import held_event, placed_event
-from scheduler.explain.wording import LINE_CHARS, nearest_room
+from scheduler.explain.wording import LINE_CHARS, nearest_capacity
 from scheduler.model.decision import Outcome, PairReach, Remedy
 from scheduler.model.policy import Policy
 from scheduler.model.reason import Reason
@@ -17,7 +17,7 @@ from scheduler.model.request import GangRequest
 from scheduler.planning.plan import plan
 from tests.scheduler.clusters import gang, node, partner, pod
 from tests.scheduler.small_cases import cases
-from tests.scheduler.test_memory_policy import vgpu, vgpu_node, wanting
+from tests.scheduler.test_gpu_fit import vgpu, vgpu_node, wanting
 from topology.cluster.snapshot import Snapshot, snapshot_of
 from topology.labels import DECODE, PREFILL
 from topology.objects import PodSpec
@@ -81,11 +81,11 @@ def test_what_the_same_plan_gave_to_siblings_is_not_to_be_freed() -> None:
 def test_advice_never_asks_for_more_than_others_hold(case: tuple[GangRequest, Snapshot]) -> None:
     asked, snapshot = case
     made, before = plan(asked, snapshot), snapshot.used
-    told = list(made.shortfall.remedies) if made.shortfall else []
+    reported = list(made.shortfall.remedies) if made.shortfall else []
     for one in made.decisions.values():
-        if one.chosen is None and (miss := nearest_room(one)) is not None and miss.suffices:
-            told.append(Remedy(miss.need - miss.have, miss.unit, miss.node))
-    for remedy in (r for r in told if r.unit == "gpus"):
+        if one.chosen is None and (miss := nearest_capacity(one)) is not None and miss.suffices:
+            reported.append(Remedy(miss.need - miss.have, miss.unit, miss.node))
+    for remedy in (r for r in reported if r.unit == "gpus"):
         # Whoever is planned now was not counted before: what was used then is what others hold.
         assert remedy.amount <= before[snapshot.table.index[remedy.node], snapshot.gpu_column or 0]
 

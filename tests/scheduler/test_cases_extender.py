@@ -68,8 +68,8 @@ class Given:
             return body_of(**call["body"])
         pod = self._pod(call["pod"])
         if call["verb"] == "prioritize":
-            told = call.get("told", {})  # what the body says of a node, whatever we know of it
-            infos = [self._info(name) | told.get(name, {}) for name in self.asked(call)]
+            reported = call.get("told", {})  # what the body says of a node, whatever we know of it
+            infos = [self._info(name) | reported.get(name, {}) for name in self.asked(call)]
             return body_of(task=task_json(pod), nodes=infos)
         if call["verb"] == "predicate":
             return body_of(task=task_json(pod), node=self._info(call["node"]))
@@ -95,8 +95,8 @@ def _node(node: Mapping[str, Any]) -> dict[str, Any]:
         extra["isochrone.dev/topology"] = node["annotation"]
     if "annotation_kilobytes" in node:
         extra["isochrone.dev/topology"] = "a" * 1000 * node["annotation_kilobytes"]
-    told = {key: node[key] for key in ("gpus", "zone", "leaf") if key in node}
-    return node_json(node["name"], **told, **extra)
+    reported = {key: node[key] for key in ("gpus", "zone", "leaf") if key in node}
+    return node_json(node["name"], **reported, **extra)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["id"])

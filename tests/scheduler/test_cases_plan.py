@@ -21,8 +21,8 @@ def test_a_plan_case(case: dict[str, Any]) -> None:
     reason, text = gang_event(made)
     assert reason == expect["reason"]
     assert text == expect["gang"]
-    for pod, words in expect.get("placed", {}).items():
-        assert placed_event(by_name[pod], by_name[pod].chosen or "") == words
+    for pod, tokens in expect.get("placed", {}).items():
+        assert placed_event(by_name[pod], by_name[pod].chosen or "") == tokens
     for pod, left in expect.get("left", {}).items():
         assert held_event(made, by_name[pod]) == (left["reason"], left["event"])
     if expect["outcome"] == "held":

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler.evaluate.pci_affinity import Group, group_of, root_fit, torn_share
+from scheduler.evaluate.pci_affinity import Group, group_of, root_fit, split_share
 from scheduler.explain.annotation import placement_block
 from scheduler.model.decision import NANO
 from scheduler.model.request import GangRequest
@@ -30,9 +30,9 @@ from topology.facts.report import (
     PodDevices,
     Remote,
 )
-from topology.gpus.asked import whole_gpus
-from topology.gpus.roots import RootRoom, gpus_in_use, whole_in_use
-from topology.gpus.sets import NodeLinks
+from topology.gpus.gpu_request import whole_gpus
+from topology.gpus.roots import RootCapacity, gpus_in_use, whole_in_use
+from topology.gpus.sets import GpuLinks
 from topology.labels import PREFILL
 from topology.objects import Container, Metadata, Pod, PodSpec, Resources
 
@@ -66,15 +66,15 @@ def state_of(nodes: Mapping[str, Any]) -> ClusterState:
     for name, given in nodes.items():
         state.apply_pods([(None, holder(f"old-{name}", name, len(given["in_use"])))])
         if "roots" in given:
-            told = facts(name, given["roots"], given["in_use"], nvswitch=given.get("nvswitch", False))
-            state.apply_facts(name, None, told)
+            reported = facts(name, given["roots"], given["in_use"], nvswitch=given.get("nvswitch", False))
+            state.apply_facts(name, None, reported)
     return state
 
 
 def asked_for(given: Mapping[str, Any]) -> GangRequest:
-    alike = gang(**given)
-    members = tuple(replace(member, gpu=whole_gpus(given["gpus"])) for member in alike.members)
-    return replace(alike, members=members, min_prefill=given["prefill"], min_decode=given["decode"])
+    equivalent = gang(**given)
+    members = tuple(replace(member, gpu=whole_gpus(given["gpus"])) for member in equivalent.members)
+    return replace(equivalent, members=members, min_prefill=given["prefill"], min_decode=given["decode"])
 
 
 @pytest.mark.parametrize("case", of_kind("roots"))
@@ -88,8 +88,10 @@ def test_a_case_of_roots(case: dict[str, Any]) -> None:
     if "reach_points" in expect:
         [reach] = [part for part in first.candidate.parts if part.name == "reach"]
         assert reach.points_nano / NANO == pytest.approx(expect["reach_points"], abs=0.01)
-    said = [line.split(maxsplit=1)[1] for line in placement_block(first, made).splitlines() if line.startswith("roots")]
-    assert said == ([expect["said"]] if expect["said"] else [])
+    value = [
+        line.split(maxsplit=1)[1] for line in placement_block(first, made).splitlines() if line.startswith("roots")
+    ]
+    assert value == ([expect["said"]] if expect["said"] else [])
     if "prefill_gpus" in expect:
         alone = {d.request.name: d.pick.gpus for d in made.decisions.values() if d.pick is not None}
         assert alone[first.request.name] == tuple(expect["prefill_gpus"])
@@ -98,11 +100,11 @@ def test_a_case_of_roots(case: dict[str, Any]) -> None:
 def test_a_torn_plan_costs_what_the_policy_says() -> None:
     nodes = {"n1": {"roots": [0, 0, 0, 0, 1, 1, 1, 1], "in_use": [6, 7]}}
     asked = asked_for({"prefill": 2, "decode": 4, "gpus": 1})
-    torn = plan(asked, state_of(nodes).snapshot(0.0, 0.0))
+    split_groups = plan(asked, state_of(nodes).snapshot(0.0, 0.0))
     whole = plan(asked, state_of({"n1": nodes["n1"] | {"in_use": [3, 7]}}).snapshot(0.0, 0.0))
-    assert torn.terms is not None
-    assert torn.terms.torn == 0.5
-    assert torn.cost - whole.cost == pytest.approx(4.0)  # half of 8 points
+    assert split_groups.terms is not None
+    assert split_groups.terms.split_groups == 0.5
+    assert split_groups.cost - whole.cost == pytest.approx(4.0)  # half of 8 points
 
 
 def test_a_gang_is_not_torn_from_its_node_for_its_roots() -> None:
@@ -111,7 +113,7 @@ def test_a_gang_is_not_torn_from_its_node_for_its_roots() -> None:
     made = plan(asked_for({"prefill": 1, "decode": 1, "gpus": 1}), state_of(nodes).snapshot(0.0, 0.0))
     assert set(made.places.values()) == {"n1"}
     assert made.terms is not None
-    assert made.terms.torn == 1.0
+    assert made.terms.split_groups == 1.0
 
 
 @pytest.mark.parametrize(
@@ -130,17 +132,17 @@ def test_groups(prefill: list[int], decode: list[int], group: Group | None) -> N
 
 
 def test_what_a_node_has_room_for() -> None:
-    room = RootRoom(np.array([1, 3]), np.array([[4, 2], [0, 1]]))
-    fit = root_fit(room, 5, Group(3, 2))
+    capacity = RootCapacity(np.array([1, 3]), np.array([[4, 2], [0, 1]]))
+    fit = root_fit(capacity, 5, Group(3, 2))
     assert [fit.of(node) for node in range(5)] == [None, (1, 2), None, None, None]
     assert fit.lost(np.array([0, 1, 3])).tolist() == [0.0, 0.5, 0.0]
     gpus_at = {1: {"prefill": [1, 1], "decode": [1, 1, 1, 1]}, 2: {"prefill": [1], "decode": [1]}}
-    assert torn_share(room, gpus_at, 3) == pytest.approx(1 / 3)  # of node 2 nobody knows the roots
+    assert split_share(capacity, gpus_at, 3) == pytest.approx(1 / 3)  # of node 2 nobody knows the roots
 
 
 def test_roots_are_told_by_links() -> None:
     def roots(*rows: str) -> tuple[int, ...]:
-        return NodeLinks(tuple(tuple(row.split()) for row in rows)).roots
+        return GpuLinks(tuple(tuple(row.split()) for row in rows)).roots
 
     assert roots("X PIX SYS SYS", "PIX X SYS SYS", "SYS SYS X NODE", "SYS SYS NODE X") == (0, 0, 2, 2)
     assert roots("X PHB NODE NODE", "PHB X NODE NODE", "NODE NODE X PHB", "NODE NODE PHB X") == (0, 0, 2, 2)
@@ -151,26 +153,26 @@ def test_roots_are_told_by_links() -> None:
 
 
 def test_gpus_in_use_by_uuid_or_index() -> None:
-    told = facts("n", [0, 0, 1, 1])
-    assert gpus_in_use(replace(told, pods=None)) is None
+    reported = facts("n", [0, 0, 1, 1])
+    assert gpus_in_use(replace(reported, pods=None)) is None
 
     def held(*ids: str, resource: str = "nvidia.com/gpu") -> PodDevices:
         one = Holding(namespace="x", pod="p", container="c", resource=resource, device_ids=ids)
         return PodDevices(collected_at_s=0.0, holdings=(one,))
 
-    assert gpus_in_use(replace(told, pods=held("3", "GPU-n-1"))) == ("GPU-n-1", "GPU-n-3")
-    assert gpus_in_use(replace(told, pods=held("GPU-of-nobody"))) == ()
-    assert gpus_in_use(replace(told, pods=held("MIG-1", resource="nvidia.com/mig-1g.10gb"))) == ()
+    assert gpus_in_use(replace(reported, pods=held("3", "GPU-n-1"))) == ("GPU-n-1", "GPU-n-3")
+    assert gpus_in_use(replace(reported, pods=held("GPU-of-nobody"))) == ()
+    assert gpus_in_use(replace(reported, pods=held("MIG-1", resource="nvidia.com/mig-1g.10gb"))) == ()
 
 
 def test_whole_gpus_in_use_are_the_kubelets_then_the_lowest() -> None:
     state = state_of({"n1": {"roots": [0, 0, 1, 1], "in_use": []}})
     state.apply_nodes([(None, node("n1", gpus=4))])
-    cards = state.table().cards_of(0)
-    assert whole_in_use(cards, 1, ("GPU-n1-2",)) == (False, False, True, False)
-    assert whole_in_use(cards, 2, ("GPU-n1-2",)) == (True, False, True, False)  # one is planned, not there yet
-    assert whole_in_use(cards, 0, ("GPU-n1-2",)) == (False,) * 4  # its pod is gone
-    assert whole_in_use(cards, 9, ()) == (True,) * 4
+    devices = state.table().gpus_of(0)
+    assert whole_in_use(devices, 1, ("GPU-n1-2",)) == (False, False, True, False)
+    assert whole_in_use(devices, 2, ("GPU-n1-2",)) == (True, False, True, False)  # one is planned, not there yet
+    assert whole_in_use(devices, 0, ("GPU-n1-2",)) == (False,) * 4  # its pod is gone
+    assert whole_in_use(devices, 9, ()) == (True,) * 4
 
 
 def test_room_by_root_follows_pods_and_kubelets() -> None:
@@ -178,9 +180,9 @@ def test_room_by_root_follows_pods_and_kubelets() -> None:
     state.apply_nodes([(None, node("n1", gpus=4))])
 
     def free() -> list[list[int]]:
-        room = state.snapshot(0.0, 0.0).root_room()
-        assert room.nodes.tolist() == [0]
-        return [[n for n in row if n] for row in room.free.tolist()]
+        capacity = state.snapshot(0.0, 0.0).root_capacity()
+        assert capacity.nodes.tolist() == [0]
+        return [[n for n in row if n] for row in capacity.free.tolist()]
 
     assert free() == [[2, 1]]
     state.assume("u", "n1", {"nvidia.com/gpu": 1})

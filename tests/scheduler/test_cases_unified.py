@@ -14,7 +14,7 @@ from tests.scheduler.case_files import of_kind
 from tests.scheduler.clusters import node, pod
 from topology.cluster.state import ClusterState
 from topology.facts import report as f
-from topology.gpus.asked import whole_gpus
+from topology.gpus.gpu_request import whole_gpus
 from topology.gpus.request import readable_gpus
 from topology.labels import GPU_PRODUCT
 from topology.objects import Container, PodSpec, Resources
@@ -24,17 +24,17 @@ from topology.objects import Container, PodSpec, Resources
 def test_a_case_of_unified_memory(case: dict[str, Any]) -> None:
     given, expect = case["input"], case["expect"]
     state = ClusterState()
-    alike = {"gpus": 1, "zone": "z", "spine": "s", "leaf": "l"}  # the second has room for a partner
+    equivalent = {"gpus": 1, "zone": "z", "spine": "s", "leaf": "l"}  # the second has room for a partner
     for name in ("n1", "n2"):
-        state.apply_nodes([(None, node(name, labels={GPU_PRODUCT: given["product"]}, **alike))])  # type: ignore[arg-type]
-    told = f.NodeState(
+        state.apply_nodes([(None, node(name, labels={GPU_PRODUCT: given["product"]}, **equivalent))])  # type: ignore[arg-type]
+    reported = f.NodeState(
         collected_at_s=0.0,
         topology_generation=1,
         nvml=f.NvmlState.OK,
         system_memory_total_bytes=given["system_memory_gib"] * 2**30,
     )
     facts = f.NodeFacts(
-        state=told,
+        state=reported,
         gpus=(f.Gpu(uuid="GPU-0", index=0, name="NVIDIA GB10"),),
         memory=(f.Memory(uuid="GPU-0", kind=f.MemoryKind.UNIFIED),),
     )

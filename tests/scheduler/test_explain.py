@@ -25,7 +25,7 @@ from scheduler.explain.wording import (
     whole_points,
 )
 from scheduler.extender.decide import decide
-from scheduler.model.decision import NANO, Candidate, Decision, Outcome, PairReach, Part, Plan
+from scheduler.model.decision import NANO, Candidate, Decision, Outcome, PairReach, Plan, ScorePart
 from scheduler.model.policy import Policy
 from scheduler.model.reason import Reason
 from scheduler.model.request import GangRequest
@@ -121,7 +121,7 @@ def test_a_better_node_that_the_plan_did_not_take_is_not_hidden() -> None:
     made = pair_on_one_leaf()
     one = decision(made, "chat-decode-0")
     mine, other = one.ranked[0], one.ranked[1]
-    better = replace(other, parts=(Part("reach", 59 * NANO, 60.0), Part("order", 39 * NANO, 39.99)))
+    better = replace(other, parts=(ScorePart("reach", 59 * NANO, 60.0), ScorePart("order", 39 * NANO, 39.99)))
     text = placed_event(replace(one, ranked=(mine, better)), "gpu-001")
     assert text.endswith("score 63; gpu-003 alone scores 98, the gang was planned as a whole")
 
@@ -253,8 +253,8 @@ def test_log_fields_are_plain_values() -> None:
 
 @given(st.lists(st.integers(0, 60 * NANO), min_size=2, max_size=5), st.integers(0, 9_999_999))
 def test_parts_shown_add_up_to_the_score_shown(points: list[int], order: int) -> None:
-    parts = tuple(Part(f"part{i}", nano, 60.0) for i, nano in enumerate(points))
-    candidate = Candidate("n", (*parts, Part("order", order, 0.01)), None, True)
+    parts = tuple(ScorePart(f"part{i}", nano, 60.0) for i, nano in enumerate(points))
+    candidate = Candidate("n", (*parts, ScorePart("order", order, 0.01)), None, True)
     score, shown = whole_points(candidate)
     assert score == sum(got for _, got, _ in shown)
     assert abs(score - candidate.score) <= 0.5
@@ -268,7 +268,7 @@ def test_a_setting_that_is_advised_can_be_set_and_is_enough(us: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "unit", "said"),
+    ("value", "unit", "output"),
     [
         (1, "gpus", "1 free GPU"),
         (4, "gpus", "4 free GPUs"),
@@ -279,8 +279,8 @@ def test_a_setting_that_is_advised_can_be_set_and_is_enough(us: float) -> None:
         (2, "rdma/hca", "2 free rdma/hca"),
     ],
 )
-def test_amounts(value: float, unit: str, said: str) -> None:
-    assert amount(value, unit, "free") == said
+def test_amounts(value: float, unit: str, output: str) -> None:
+    assert amount(value, unit, "free") == output
 
 
 def test_no_more_than_three_names() -> None:

@@ -16,7 +16,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 
 from scheduler.extender import server as extender
-from scheduler.extender.decision_cache import DecisionLog
+from scheduler.extender.decision_cache import DecisionCache
 from scheduler.extender.metrics import ExtenderMetrics
 from scheduler.extender.verbs import NEUTRAL, VERBS
 from tests.scheduler.volcano import (
@@ -86,7 +86,7 @@ async def pieces(body: bytes, size: int = 10_000) -> AsyncIterator[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("verb", "body", "content_type", "status", "said"),
+    ("verb", "body", "content_type", "status", "value"),
     [
         ("prioritize", b"", "application/json", 400, "truncated"),
         ("prioritize", b'{"task":', "application/json", 400, "truncated"),
@@ -105,7 +105,7 @@ async def pieces(body: bytes, size: int = 10_000) -> AsyncIterator[bytes]:
     ],
 )
 async def test_what_is_no_call_gets_one_sentence_and_changes_nothing(
-    server: Running, verb: str, body: bytes, content_type: str, status: int, said: str
+    server: Running, verb: str, body: bytes, content_type: str, status: int, value: str
 ) -> None:
     await server.post("allocateFunc", event_body(pod_json("p-1", "prefill"), "n2"))
     before = await scored(server)
@@ -113,7 +113,7 @@ async def test_what_is_no_call_gets_one_sentence_and_changes_nothing(
     error = json.loads(answer)
     assert got == status
     assert list(error) == ["error"]
-    assert said in error["error"]
+    assert value in error["error"]
     assert "\n" not in error["error"]
     assert "Traceback" not in error["error"]
     assert await scored(server) == before
@@ -241,7 +241,7 @@ async def test_large_bodies_wait_for_each_other_and_small_ones_do_not(monkeypatc
 
 async def test_an_address_in_use_is_named(server: Running) -> None:
     port = urlsplit(server.url).port or 0
-    another = extender.Extender(Cluster(NODES), DecisionLog(), metrics=ExtenderMetrics(CollectorRegistry()))
+    another = extender.Extender(Cluster(NODES), DecisionCache(), metrics=ExtenderMetrics(CollectorRegistry()))
     with pytest.raises(BadInput, match="ISOCHRONE_EXTENDER_LISTEN"):
         async with listening(another.app(), HostPort("127.0.0.1", port), "EXTENDER_LISTEN"):
             pass

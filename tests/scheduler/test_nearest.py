@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scheduler.model.decision import Outcome, Plan
 from scheduler.model.policy import Policy
 from scheduler.model.request import GangRequest
-from scheduler.planning.partner_groups import Standing, groups_of
+from scheduler.planning.partner_groups import PartnerPlaces, groups_of
 from scheduler.planning.plan import plan
 from tests.scheduler import brute_force
 from tests.scheduler.clusters import gang, node, partner
@@ -63,8 +63,8 @@ def test_stars_around_the_nearest() -> None:
     at = {name: (table.index[name],) for name in "abcd"}
 
     def stars(*pods: tuple[str, str, str, bool]) -> list[list[str]]:
-        standing = [Standing(name, phase, at[where], planned) for name, phase, where, planned in pods]
-        return [[pod.name for pod in group] for group in groups_of(standing, table.reach, PAGE)]
+        waiting_gang = [PartnerPlaces(name, phase, at[where], planned) for name, phase, where, planned in pods]
+        return [[pod.name for pod in group] for group in groups_of(waiting_gang, table.reach, PAGE)]
 
     # Each leaf has one of both: two pairs.
     pairs = [
@@ -81,7 +81,7 @@ def test_stars_around_the_nearest() -> None:
     assert stars(("d0", DECODE, "a", False), ("d1", DECODE, "c", False), ("p0", PREFILL, "b", True)) == [["d0", "p0"]]
 
 
-def slow_nearest(of: Standing, others: list[Standing], table: NodeTable) -> Standing:
+def slow_nearest(of: PartnerPlaces, others: list[PartnerPlaces], table: NodeTable) -> PartnerPlaces:
     """Pod by pod, node by node."""
     row = table.reach.row_us(of.nodes[0], PAGE)
     return min(others, key=lambda pod: (max(float(row[n]) for n in pod.nodes), pod.name))
@@ -92,9 +92,9 @@ def slow_nearest(of: Standing, others: list[Standing], table: NodeTable) -> Stan
 def test_a_pod_stands_with_its_nearest_partner(case: tuple[GangRequest, Snapshot], data: st.DataObject) -> None:
     table = case[1].table
     somewhere = st.lists(st.integers(0, len(table) - 1), min_size=1, max_size=2, unique=True).map(tuple)
-    lone = Standing("p", PREFILL, (data.draw(st.integers(0, len(table) - 1)),), planned=True)
+    lone = PartnerPlaces("p", PREFILL, (data.draw(st.integers(0, len(table) - 1)),), planned=True)
     others = [
-        Standing(f"d{i}", DECODE, tuple(sorted(data.draw(somewhere))), planned=False)
+        PartnerPlaces(f"d{i}", DECODE, tuple(sorted(data.draw(somewhere))), planned=False)
         for i in range(data.draw(st.integers(1, 5)))
     ]
     assert groups_of([lone, *others], table.reach, PAGE) == [[slow_nearest(lone, others, table), lone]]

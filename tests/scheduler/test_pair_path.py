@@ -16,11 +16,11 @@ from scheduler.planning.pair_path import MOST_MACHINES
 from scheduler.planning.plan import plan
 from tests.scheduler.clusters import gang, node, partner
 from tests.topology.node_facts import eight_gpus
-from topology.cluster.agent_gpus import seen_cards
+from topology.cluster.agent_gpus import agent_gpus
 from topology.cluster.state import ClusterState
 from topology.facts.age import Aged, FactPart, Freshness
 from topology.facts.report import NodeFacts
-from topology.gpus.asked import whole_gpus
+from topology.gpus.gpu_request import whole_gpus
 from topology.graph.of_facts import of_facts
 from topology.labels import NVLINK_CLIQUE
 
@@ -32,8 +32,8 @@ FAR = {**LEAF_1, "leaf": "c3", "spine": "s2"}
 def cluster(nodes: Mapping[str, Mapping[str, Any]], facts: Mapping[str, NodeFacts], file: str = "") -> ClusterState:
     state = ClusterState()
     state.apply_nodes([(None, node(name, **{"nvswitch": True, **given})) for name, given in nodes.items()])
-    for name, told in facts.items():
-        state.apply_facts(name, None, told)
+    for name, reported in facts.items():
+        state.apply_facts(name, None, reported)
     if file:
         state.apply_file(places_of(file.encode())[0])
     return state
@@ -152,8 +152,8 @@ def test_a_plan_makes_few_graphs_of_machines() -> None:
 
 @pytest.mark.parametrize("facts", [eight_gpus(), eight_gpus(switch="")])
 def test_cards_are_scored_by_the_words_of_the_graph(facts: NodeFacts) -> None:
-    links, graph = seen_cards(facts).links, of_facts("n1", facts).graph
+    links, graph = agent_gpus(facts).links, of_facts("n1", facts).graph
     assert links is not None
-    for a, row in enumerate(links.words):
+    for a, row in enumerate(links.link_types):
         for b, word in enumerate(row):
             assert word == ("X" if a == b else graph.edges[f"GPU{a}", f"GPU{b}"]["kind"])

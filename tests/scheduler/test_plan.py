@@ -146,10 +146,10 @@ def test_a_pod_is_told_what_it_would_be_told_without_a_twin(case: tuple[GangRequ
     # Nothing of a resource that is nowhere: each asks for the same as before, and for another than all others.
     members = tuple(replace(m, amounts=m.amounts | {f"none-{m.uid}": 0}) for m in asked.members)
     made, alone = plan(asked, snapshot), plan(replace(asked, members=members), snapshot)
-    event(f"twins: {len(set(made.twins.values())) < len(made.twins)}")
-    assert all(uid == first for uid, first in alone.twins.items())
+    event(f"twins: {len(set(made.equivalents.values())) < len(made.equivalents)}")
+    assert all(uid == first for uid, first in alone.equivalents.items())
     for member in asked.members if made.decisions else ():
-        one, first = made.decisions[member.uid], made.decisions[made.twins.get(member.uid, member.uid)]
+        one, first = made.decisions[member.uid], made.decisions[made.equivalents.get(member.uid, member.uid)]
         assert replace(alone.decisions[member.uid], request=one.request) == one
         assert placement_block(one, made) == placement_block(first, made)
 

@@ -170,14 +170,14 @@ def test_the_obstacle_is_the_first_that_applies(case: tuple[GangRequest, Snapsho
     blocked = blocked_of(made)
     assert blocked is not None
     counts = blocked.decision.ruled_out
-    room = {code for code in (VerdictCode.REACH_EXCEEDED, VerdictCode.GANG_TOO_LARGE) if counts.get(code)}
+    capacity = {code for code in (VerdictCode.REACH_EXCEEDED, VerdictCode.GANG_TOO_LARGE) if counts.get(code)}
     match blocked.obstacle:
-        case Obstacle.NO_ROOM:
-            assert not room
+        case Obstacle.NO_CAPACITY:
+            assert not capacity
         case Obstacle.OUT_OF_REACH:
-            assert room == {VerdictCode.REACH_EXCEEDED}
+            assert capacity == {VerdictCode.REACH_EXCEEDED}
             short = made.shortfall
             if short is not None and not case[0].partners:
                 assert short.closest is not None
         case Obstacle.DOES_NOT_FIT_TOGETHER:
-            assert VerdictCode.GANG_TOO_LARGE in room
+            assert VerdictCode.GANG_TOO_LARGE in capacity

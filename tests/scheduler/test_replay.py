@@ -13,9 +13,9 @@ from scheduler.model.decision import Outcome, Plan
 from scheduler.model.request import GangRequest, Partner, ReachBound
 from scheduler.planning.plan import plan
 from tests.scheduler.small_cases import Choices, cases, random_case, roomy_case
-from tests.scheduler.test_memory_policy import vgpu, vgpu_node, wanting
+from tests.scheduler.test_gpu_fit import vgpu, vgpu_node, wanting
 from topology.cluster.snapshot import Assumed, Snapshot, snapshot_of
-from topology.gpus.asked import GpuRequest
+from topology.gpus.gpu_request import GpuRequest
 from topology.labels import ALL_PAIRS, DECODE, NEAREST, PREFILL
 
 quick = settings(deadline=None, suppress_health_check=list(HealthCheck))
@@ -75,7 +75,7 @@ def test_two_pods_that_need_a_card_each_do_not_share_one() -> None:
     assert plan(pair, snapshot_of([vgpu_node("n0")])).outcome == Outcome.HELD
     made = plan(pair, snapshot_of([vgpu_node("n0"), vgpu_node("n1")]))
     assert sorted(made.places.values()) == ["n0", "n1"]
-    both = plan(pair, snapshot_of([vgpu_node("n0", cards=2)]))
+    both = plan(pair, snapshot_of([vgpu_node("n0", devices=2)]))
     assert set(both.places.values()) == {"n0"}
 
 
@@ -93,7 +93,7 @@ def test_prefill_peaks_share_head_room_in_a_plan() -> None:
 @example(b"\x02\x00\x00\x00\x01]\x00\x00\x02\x02 " + bytes(49))  # p1 fits in the search's order, not as the last one
 def test_a_plan_on_cards_is_let_onto_its_nodes(data: bytes) -> None:
     choose = Choices(data)
-    nodes = [vgpu_node(f"n{i}", cards=choose.of((2, 1, 4))) for i in range(choose.of((2, 1, 3)))]
+    nodes = [vgpu_node(f"n{i}", devices=choose.of((2, 1, 4))) for i in range(choose.of((2, 1, 3)))]
     sizes = (10, 20, 30, 40, 60)
     pods = [[vgpu(choose.of(sizes), choose.of((0, 0, 30, 60))) for _ in range(choose.of((1, 2, 3)))] for _ in "pd"]
     asked, snapshot = gang_of(*pods), snapshot_of(nodes)

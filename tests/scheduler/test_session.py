@@ -7,8 +7,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.extender.decision_cache import DecisionLog
-from scheduler.extender.session import SessionLedger, Tried
+from scheduler.extender.decision_cache import DecisionCache
+from scheduler.extender.session import SessionLedger, SessionPod
 from scheduler.extender.verbs import prioritize
 from scheduler.extender.wire import TaskStatus
 from scheduler.model.policy import Policy
@@ -16,8 +16,8 @@ from tests.scheduler.volcano import Cluster, node_json, pod_json, prioritize_bod
 from topology.cluster.snapshot import Assumed
 from topology.objects import Pod
 
-P0 = Tried("u-p0", "p-0", "default", "chat", "prefill", "n1", TaskStatus.ALLOCATED, Pod())
-D0 = Tried("u-d0", "d-0", "default", "chat", "decode", "n2", TaskStatus.PIPELINED, Pod())
+P0 = SessionPod("u-p0", "p-0", "default", "chat", "prefill", "n1", TaskStatus.ALLOCATED, Pod())
+D0 = SessionPod("u-d0", "d-0", "default", "chat", "decode", "n2", TaskStatus.PIPELINED, Pod())
 
 
 def places(ledger: SessionLedger, phase: str = "prefill") -> list[tuple[str, tuple[str, ...]]]:
@@ -99,15 +99,15 @@ def test_the_ledger_agrees_with_a_plain_reading_of_the_calls(calls: list[tuple[s
 
 
 def test_the_last_decisions_are_kept_and_no_more() -> None:
-    log, cluster = DecisionLog(limit=2), Cluster([node_json("n1"), node_json("n2")])
+    log, cluster = DecisionCache(limit=2), Cluster([node_json("n1"), node_json("n2")])
     for name in ("d-0", "d-1", "d-2"):
         body = prioritize_body(pod_json(name, "decode"), [node_json("n1"), node_json("n2")])
         decision = prioritize(body, cluster, SessionLedger(), Policy()).decision
         assert decision is not None
         log.remember(decision)
         log.get("uid-d-0")
-    kept = {name: log.get(f"uid-{name}") is not None for name in ("d-0", "d-1", "d-2")}
-    assert kept == {"d-0": True, "d-1": False, "d-2": True}
+    retained = {name: log.get(f"uid-{name}") is not None for name in ("d-0", "d-1", "d-2")}
+    assert retained == {"d-0": True, "d-1": False, "d-2": True}
     log.forget("uid-d-0")
     log.forget("uid-d-0")
     assert len(log) == 1

@@ -100,20 +100,20 @@ def test_the_numbers_are_those_of_the_slow_way(case: tuple[GangRequest, Snapshot
     table, size, bound = snapshot.table, asked.bound.size_bytes, asked.bound.us
     names = table.names
 
-    def room(member_phase: str, name: str) -> list[dict[str, int]]:
+    def capacity(member_phase: str, name: str) -> list[dict[str, int]]:
         fitting = [m for m in asked.members if m.phase == member_phase and brute_force.welcome(snapshot, m, name)]
         return [m.amounts for m in fitting if brute_force.fits(brute_force.free_of(snapshot, name), m.amounts)]
 
     pairs = []
     for a in names:
         for b in names:
-            for p in room(PREFILL, a):
-                for d in room(DECODE, b):
+            for p in capacity(PREFILL, a):
+                for d in capacity(DECODE, b):
                     both = {r: p.get(r, 0) + d.get(r, 0) for r in {*p, *d}}
                     if a != b or brute_force.fits(brute_force.free_of(snapshot, a), both):
                         pairs.append(brute_force.reach_us(snapshot, a, b, size))
     assert (short.closest.reach.us if short.closest else np.inf) == min(pairs, default=np.inf)
-    usable = [n for n in names if room(PREFILL, n) or room(DECODE, n)]
+    usable = [n for n in names if capacity(PREFILL, n) or capacity(DECODE, n)]
     gpus = {n: max(brute_force.free_of(snapshot, n).get(GPU, 0), 0) for n in usable}
     around = [
         sum(gpus[n] for n in usable if brute_force.reach_us(snapshot, centre, n, size) <= bound) for centre in usable

@@ -57,7 +57,7 @@ def test_null_is_gos_zero_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("body", "said"),
+    ("body", "value"),
     [
         (b"", "truncated"),
         (b"{", "truncated"),
@@ -77,11 +77,11 @@ def test_null_is_gos_zero_value() -> None:
         (b'{"task":{"UID":5,"x":' + b"[" * 200_000 + b"]" * 200_000 + b"}}", "recursion"),
     ],
 )
-def test_a_body_that_is_none_gets_one_sentence(body: bytes, said: str) -> None:
+def test_a_body_that_is_none_gets_one_sentence(body: bytes, value: str) -> None:
     with pytest.raises(BadInput) as bad:
         wire.decode_prioritize(body)
     text = str(bad.value)
-    assert said in text
+    assert value in text
     assert "\n" not in text
     assert len(text) < 300
 

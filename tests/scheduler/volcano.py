@@ -18,7 +18,7 @@ import aiohttp
 import msgspec
 from prometheus_client import CollectorRegistry
 
-from scheduler.extender.decision_cache import DecisionLog
+from scheduler.extender.decision_cache import DecisionCache
 from scheduler.extender.metrics import ExtenderMetrics
 from scheduler.extender.server import MAX_BODY_BYTES, Extender
 from topology import labels
@@ -183,7 +183,7 @@ class Running:
     url: str
     client: aiohttp.ClientSession
     registry: CollectorRegistry
-    decisions: DecisionLog
+    decisions: DecisionCache
 
     async def post(self, verb: str, body: bytes | Any, content_type: str = "application/json") -> tuple[int, bytes]:
         """Status and body; a body that Volcano would not be able to read is told apart by `read_by_go`."""
@@ -200,7 +200,7 @@ class Running:
 
 @asynccontextmanager
 async def running(view: Any, *, max_body_bytes: int = MAX_BODY_BYTES) -> AsyncGenerator[Running, None]:
-    registry, decisions = CollectorRegistry(), DecisionLog()
+    registry, decisions = CollectorRegistry(), DecisionCache()
     extender = Extender(view, decisions, metrics=ExtenderMetrics(registry), max_body_bytes=max_body_bytes)
     async with (
         listening(extender.app(), HostPort("127.0.0.1", 0), "EXTENDER_LISTEN") as where,

@@ -92,17 +92,17 @@ class ListWatchServer:
 
     def _log(self, kind: str, obj: dict[str, Any]) -> None:
         self.history.append((self.version, kind, obj))
-        self.tell("line", line(kind, obj))
+        self.report("line", line(kind, obj))
 
     # --- what to do to the open watches ----------------------------------------------------------
 
-    def tell(self, what: str, data: bytes = b"") -> None:
+    def report(self, what: str, data: bytes = b"") -> None:
         """To every open watch: `line` (write), `cut` (write, then drop it), `end` (clean), `silence` (for ever)."""
         for queue in self.open:
             queue.put_nowait((what, data))
 
     def bookmark(self) -> None:
-        self.tell("line", line("BOOKMARK", {"metadata": {"resourceVersion": str(self.version)}}))
+        self.report("line", line("BOOKMARK", {"metadata": {"resourceVersion": str(self.version)}}))
 
     # --- HTTP ----------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.scheduler.case_files import of_kind
 from tests.topology.test_readers import links
-from topology.cluster.agent_gpus import seen_cards
+from topology.cluster.agent_gpus import agent_gpus
 from topology.cluster.snapshot import NodeTable
 from topology.cluster.state import ClusterState
 from topology.facts.report import (
@@ -106,12 +106,12 @@ def test_a_case_of_mig(case: dict[str, Any]) -> None:
     labels = {GPU_PRODUCT: given["product"]}
     table = NodeTable(
         [Node(metadata=Metadata(name="n1", labels=labels), status=NodeStatus(allocatable=given["allocatable"]))],
-        cards={"n1": seen_cards(facts)},
+        devices={"n1": agent_gpus(facts)},
     )
-    cards = table.cards_of(0)
-    assert sum(cards.healthy) == len(cards.memory_mib) == expect["whole_cards"]
-    assert dict(cards.instances) == expect["offered"]
-    assert cards.uuids == ("GPU-2",)
+    devices = table.gpus_of(0)
+    assert sum(devices.healthy) == len(devices.memory_mib) == expect["whole_cards"]
+    assert dict(devices.instances) == expect["offered"]
+    assert devices.uuids == ("GPU-2",)
 
 
 def _mig(instances: list[dict[str, Any]] | None) -> Mig | None:
@@ -128,11 +128,11 @@ def _mig(instances: list[dict[str, Any]] | None) -> Mig | None:
 def test_a_case_of_lists(case: dict[str, Any]) -> None:
     given, expect = case["input"], case["expect"]
     state, before = ClusterState(), dict[str, Node]()
-    for listed, hosts, said in zip(given["listed"], expect["hosts"], expect["links"], strict=True):
+    for listed, hosts, value in zip(given["listed"], expect["hosts"], expect["links"], strict=True):
         nodes = [Node(metadata=Metadata(name=name, labels={LEAF: given["leaf"]})) for name in listed]
         topology = of_cluster(nodes)
         assert [host.name for host in topology.of_kind(PartKind.HOST)] == hosts
-        assert {link for link in links(topology) if link.endswith("hop")} == set(said)
+        assert {link for link in links(topology) if link.endswith("hop")} == set(value)
         assert domain_chains(topology) == {node.metadata.name: chain_of(node, {}) for node in nodes}
         # What scoring looks at, from the differences that an informer makes of a list.
         now = {node.metadata.name: node for node in nodes}

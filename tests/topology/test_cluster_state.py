@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tests.topology.kept_objects import Held, node, pod
+from tests.topology.interned_objects import Held, node, pod
 from topology.cluster.state import ClusterState, gang_key
 from topology.labels import GPU_PRODUCT, NVIDIA_GPU
 from topology.objects import HyperNode, Metadata, Node, Pod
@@ -77,14 +77,14 @@ def test_a_released_pod_follows_its_nomination() -> None:
     before = pod("a", 2, nominated="n1", decision=True)
     state = state_of(node("n1"), node("n2"), before)
     moved = pod("a", 2, nominated="n2", decision=True)
-    growth = state.growth
+    capacity_generation = state.capacity_generation
     state.apply_pods([(before, moved)])
     assert gpus(state) == {"n2": 2}
-    assert state.growth > growth
-    growth = state.growth
+    assert state.capacity_generation > capacity_generation
+    capacity_generation = state.capacity_generation
     state.apply_pods([(moved, pod("a", 2, decision=True))])
     assert gpus(state) == {}
-    assert state.growth > growth
+    assert state.capacity_generation > capacity_generation
 
 
 def test_a_plan_that_is_given_back_falls_back_to_what_the_pod_says() -> None:
@@ -105,10 +105,10 @@ def test_a_pod_that_goes_by_hand_in_the_middle_of_a_plan_is_promised_nothing() -
     waiting = pod("a", 2, gated=True)
     state = state_of(node("n1"), waiting)
     state.assume("uid-a", "n1", {NVIDIA_GPU: 2, "pods": 1})
-    growth = state.growth
+    capacity_generation = state.capacity_generation
     state.apply_pods([(waiting, pod("a", 2, nominated="n1"))])
     assert held(state) == {}
-    assert state.growth > growth
+    assert state.capacity_generation > capacity_generation
 
 
 def test_a_plan_for_a_pod_that_is_still_held_is_given_back_whole() -> None:
@@ -229,9 +229,9 @@ def test_a_heartbeat_changes_nothing() -> None:
     state = ClusterState()
     state.apply_nodes([(None, node("n1"))])
     for _ in range(2):  # before anybody asked for the table, and after
-        before = state.version, state.growth
+        before = state.version, state.capacity_generation
         state.apply_nodes([(node("n1"), node("n1", version="2"))])
-        assert (state.version, state.growth) == before
+        assert (state.version, state.capacity_generation) == before
         state.table()
     table = state.table()
     state.apply_nodes([(node("n1"), node("n1", version="3"))])
@@ -249,41 +249,41 @@ def test_a_heartbeat_changes_nothing() -> None:
 )
 def test_a_change_of_a_fact_makes_another_table(changed: Node) -> None:
     state = state_of(node("n1"))
-    table, growth = state.table(), state.growth
+    table, capacity_generation = state.table(), state.capacity_generation
     state.apply_nodes([(node("n1"), changed)])
     assert state.table() is not table
-    assert state.growth == growth + 1
+    assert state.capacity_generation == capacity_generation + 1
 
 
 def test_hypernodes_are_part_of_the_table() -> None:
     state = state_of(node("n1"))
-    table, growth = state.table(), state.growth
+    table, capacity_generation = state.table(), state.capacity_generation
     made = HyperNode(metadata=Metadata(name="h"))
     state.apply_hypernodes([(None, made)])
     state.apply_hypernodes([(made, None)])
     assert state.table() is not table
-    assert state.growth == growth + 2
+    assert state.capacity_generation == capacity_generation + 2
 
 
 def test_growth_stays_while_room_only_shrinks() -> None:
     waiting = pod("a", 2, gated=True)
     state = state_of(node("n1"), node("n2"), waiting)
-    growth = state.growth
+    capacity_generation = state.capacity_generation
     state.apply_pods([(None, pod("b", 1, node="n2", gang=""))])
     state.assume("uid-a", "n1", {NVIDIA_GPU: 2, "pods": 1})
     released = pod("a", 2, nominated="n1", decision=True)
     state.apply_pods([(waiting, released)])
     state.apply_pods([(released, pod("a", 2, node="n1", nominated="n1", decision=True))])
-    assert state.growth == growth
+    assert state.capacity_generation == capacity_generation
 
 
 def test_growth_rises_when_a_pod_is_bound_elsewhere_than_planned() -> None:
     waiting = pod("a", 2, gated=True)
     state = state_of(node("n1"), node("n2"), waiting)
     state.assume("uid-a", "n1", {NVIDIA_GPU: 2, "pods": 1})
-    growth = state.growth
+    capacity_generation = state.capacity_generation
     state.apply_pods([(waiting, pod("a", 2, node="n2"))])
-    assert state.growth > growth
+    assert state.capacity_generation > capacity_generation
 
 
 def test_a_snapshot_is_the_same_until_something_changes_but_for_its_age() -> None:

@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from tests.topology.kept_objects import Held, held_by, node, pod
+from tests.topology.interned_objects import Held, held_by, node, pod
 from topology.cluster.state import ClusterState, gang_key
 from topology.labels import DECISION, GANG, GATE, PHASE
 from topology.objects import Node, Pod
@@ -68,35 +68,35 @@ class Watched(RuleBasedStateMachine):
         places = (self.place(pod, restarted=restarted) for pod in self.pods.values())
         return held_by([place for place in places if place is not None], self.nodes)
 
-    def room(self) -> Held:
+    def capacity(self) -> Held:
         taken = self.truth()
-        room: Held = {}
+        capacity: Held = {}
         for name, known in self.nodes.items():
             usable = known.ready and not known.spec.unschedulable
             for resource, amount in (known.status.allocatable or {}).items():
-                room[name, resource] = (int(amount) if usable else 0) - taken.get((name, resource), 0)
-        return room
+                capacity[name, resource] = (int(amount) if usable else 0) - taken.get((name, resource), 0)
+        return capacity
 
-    def tell(self, how: Callable[[], object], *, grows: bool | None = None) -> None:
+    def report(self, how: Callable[[], object], *, grows: bool | None = None) -> None:
         """Makes one change; growth rises if room appeared anywhere, and not if this change cannot give room."""
-        before, growth = self.room(), self.state.growth
+        before, capacity_generation = self.capacity(), self.state.capacity_generation
         how()
-        after = self.room()
+        after = self.capacity()
         if any(amount > before.get(cell, 0) for cell, amount in after.items()):
-            assert self.state.growth > growth
+            assert self.state.capacity_generation > capacity_generation
         if grows is False:
-            assert self.state.growth == growth
+            assert self.state.capacity_generation == capacity_generation
 
     def change(self, new: Pod, *, grows: bool | None = None) -> None:
         old = self.pods.get(new.metadata.name)
 
-        def told() -> None:
+        def reported() -> None:
             self.pods[new.metadata.name] = new
             if not new.has_gate(GATE) or gang_key(new) is None:
                 self.planned.pop(new.metadata.uid, None)
             self.state.apply_pods([(old, new)])
 
-        self.tell(told, grows=grows)
+        self.report(reported, grows=grows)
 
     # --- what happens --------------------------------------------------------------------------
 
@@ -104,11 +104,11 @@ class Watched(RuleBasedStateMachine):
     def node_says(self, name: str, gpus: int, ready: bool, cordoned: bool) -> None:
         old, new = self.nodes.get(name), node(name, gpus, ready=ready, cordoned=cordoned)
 
-        def told() -> None:
+        def reported() -> None:
             self.nodes[name] = new
             self.state.apply_nodes([(old, new)])
 
-        self.tell(told, grows=False if old == new else None)
+        self.report(reported, grows=False if old == new else None)
 
     @precondition(lambda self: self.nodes)
     @rule(data=st.data())
@@ -169,12 +169,12 @@ class Watched(RuleBasedStateMachine):
     def pod_goes(self, data: st.DataObject) -> None:
         old = self.pods[data.draw(st.sampled_from(sorted(self.pods)))]
 
-        def told() -> None:
+        def reported() -> None:
             del self.pods[old.metadata.name]
             self.planned.pop(old.metadata.uid, None)
             self.state.apply_pods([(old, None)])
 
-        self.tell(told)
+        self.report(reported)
 
     @precondition(lambda self: any(p.has_gate(GATE) and gang_key(p) for p in self.pods.values()))
     @rule(data=st.data(), where=nodes)
@@ -186,22 +186,22 @@ class Watched(RuleBasedStateMachine):
         uid, asked = chosen.metadata.uid, readable_request(chosen.spec)[0]
         again = uid in self.planned
 
-        def told() -> None:
+        def reported() -> None:
             self.planned[uid] = where, asked
             self.state.assume(uid, where, asked)
 
-        self.tell(told, grows=None if again else False)
+        self.report(reported, grows=None if again else False)
 
     @rule(data=st.data())
     def given_back(self, data: st.DataObject) -> None:
         uids = sorted({p.metadata.uid for p in self.pods.values()}) or ["nobody"]
         uid = data.draw(st.sampled_from(uids))
 
-        def told() -> None:
+        def reported() -> None:
             self.planned.pop(uid, None)
             self.state.unassume(uid)
 
-        self.tell(told)
+        self.report(reported)
 
     # --- what holds ----------------------------------------------------------------------------
 

@@ -24,8 +24,8 @@ def test_the_message_code_is_what_the_protos_give(tmp_path: Path) -> None:
     made = generate(tmp_path)
     assert len(made) == 6
     for path in made:
-        kept = ROOT / path.relative_to(tmp_path)
-        assert kept.read_bytes() == path.read_bytes(), f"{kept}: run python -m manifests.messages"
+        retained = ROOT / path.relative_to(tmp_path)
+        assert retained.read_bytes() == path.read_bytes(), f"{retained}: run python -m manifests.messages"
 
 
 def sent(facts: f.NodeFacts) -> f.NodeFacts:
@@ -138,7 +138,7 @@ def test_measurements_are_added_and_replaced_by_newer_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("full", "said"),
+    ("full", "value"),
     [
         (wire.Full(), "node is 'missing'"),
         (
@@ -169,8 +169,8 @@ def test_measurements_are_added_and_replaced_by_newer_ones() -> None:
         ),
     ],
 )
-def test_a_report_out_of_bounds_is_refused(full: wire.Full, said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+def test_a_report_out_of_bounds_is_refused(full: wire.Full, value: str) -> None:
+    with pytest.raises(BadInput, match=value):
         facts_wire.read_full(full)
 
 
@@ -260,9 +260,9 @@ def test_facts_age_from_fresh_through_stale_to_expired() -> None:
     limits = AgeLimits(stale_s=45, expired_s=300)
     ages = {0: Freshness.FRESH, 45: Freshness.FRESH, 46: Freshness.STALE, 299: Freshness.STALE, 300: Freshness.EXPIRED}
     assert {age: limits.freshness(age) for age in ages} == ages
-    assert facts_age.say(42, Freshness.FRESH) == "42s old"
-    assert facts_age.say(125, Freshness.STALE) == "2m5s old, stale"
-    assert facts_age.say(720, Freshness.EXPIRED) == "12m0s old, expired: not used"
+    assert facts_age.age_text(42, Freshness.FRESH) == "42s old"
+    assert facts_age.age_text(125, Freshness.STALE) == "2m5s old, stale"
+    assert facts_age.age_text(720, Freshness.EXPIRED) == "12m0s old, expired: not used"
     with pytest.raises(BadInput, match="0 < stale < expired"):
         AgeLimits(stale_s=10, expired_s=10)
 

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from topology.bad_input import BadInput
-from topology.gpus.asked import BY_NAME, GpuRequest
 from topology.gpus.forms import FORMS
+from topology.gpus.gpu_request import BY_NAME, GpuRequest
 from topology.gpus.request import gpu_request, readable_gpus
-from topology.labels import CARD_MEMORY, CARD_PEAK
+from topology.labels import GPU_MEMORY, GPU_MEMORY_PEAK
 from topology.objects import Container, PodSpec, Resources
 
 VGPU = "volcano.sh/vgpu-"
@@ -30,7 +30,7 @@ READ: list[tuple[str, Mapping[str, str | int | float], Mapping[str, str], GpuReq
     (
         "whole with its memory",
         {"nvidia.com/gpu": 1},
-        {CARD_MEMORY: "60Gi", CARD_PEAK: "68G"},  # 68e9 / 2^20 = 64849.85, rounded up
+        {GPU_MEMORY: "60Gi", GPU_MEMORY_PEAK: "68G"},  # 68e9 / 2^20 = 64849.85, rounded up
         GpuRequest("whole GPU", whole=True, memory_mib=61440, peak_mib=64850),
     ),
     (
@@ -74,11 +74,11 @@ READ: list[tuple[str, Mapping[str, str | int | float], Mapping[str, str], GpuReq
         {"gpu-memory": "2000", "gpu-fraction-num-devices": "2"},
         GpuRequest("KAI fraction", count=2, memory_mib=2000),
     ),
-    ("our memory alone", {}, {CARD_MEMORY: "20Gi"}, GpuRequest("Isochrone memory", memory_mib=20480)),
+    ("our memory alone", {}, {GPU_MEMORY: "20Gi"}, GpuRequest("Isochrone memory", memory_mib=20480)),
     (
         "our peak beside a vGPU",
         {f"{VGPU}number": 1, f"{VGPU}memory": 20480},
-        {CARD_PEAK: "30Gi"},
+        {GPU_MEMORY_PEAK: "30Gi"},
         GpuRequest("Volcano vGPU", memory_mib=20480, peak_mib=30720),
     ),
 ]
@@ -166,36 +166,36 @@ BAD: list[tuple[Mapping[str, Any], Mapping[str, str], str]] = [
     ({}, {"gpu-fraction-num-devices": "2"}, r"^KAI fraction: gpu-fraction-num-devices is '2'; state gpu-fraction or"),
     (
         {"nvidia.com/gpu": 1},
-        {CARD_MEMORY: "60"},
+        {GPU_MEMORY: "60"},
         r"^Isochrone memory: isochrone.dev/gpu-memory is '60'; use a size with its",
     ),
-    ({"nvidia.com/gpu": 1}, {CARD_MEMORY: "-1Gi"}, r"^Isochrone memory: isochrone.dev/gpu-memory is '-1Gi';"),
-    ({"nvidia.com/gpu": 1}, {CARD_MEMORY: "NaN"}, r"^Isochrone memory: isochrone.dev/gpu-memory is 'NaN';"),
-    ({"nvidia.com/gpu": 1}, {CARD_MEMORY: "900Pi"}, r"^Isochrone memory: isochrone.dev/gpu-memory is '900Pi';"),
-    ({"nvidia.com/gpu": 1}, {CARD_MEMORY: "500m"}, r"^Isochrone memory: isochrone.dev/gpu-memory is '500m';"),
+    ({"nvidia.com/gpu": 1}, {GPU_MEMORY: "-1Gi"}, r"^Isochrone memory: isochrone.dev/gpu-memory is '-1Gi';"),
+    ({"nvidia.com/gpu": 1}, {GPU_MEMORY: "NaN"}, r"^Isochrone memory: isochrone.dev/gpu-memory is 'NaN';"),
+    ({"nvidia.com/gpu": 1}, {GPU_MEMORY: "900Pi"}, r"^Isochrone memory: isochrone.dev/gpu-memory is '900Pi';"),
+    ({"nvidia.com/gpu": 1}, {GPU_MEMORY: "500m"}, r"^Isochrone memory: isochrone.dev/gpu-memory is '500m';"),
     (
         {"nvidia.com/gpu": 1},
-        {CARD_MEMORY: "4Gi", CARD_PEAK: "3Gi"},
+        {GPU_MEMORY: "4Gi", GPU_MEMORY_PEAK: "3Gi"},
         r"gpu-memory-peak is '3Gi'; a peak is at least the request of 40",
     ),
     (
         {},
-        {CARD_PEAK: "3Gi"},
+        {GPU_MEMORY_PEAK: "3Gi"},
         r"^Isochrone memory: isochrone.dev/gpu-memory-peak is '3Gi'; state isochrone.dev/gpu-memory with",
     ),
     (
         {f"{VGPU}memory": 100},
-        {CARD_MEMORY: "1Gi"},
+        {GPU_MEMORY: "1Gi"},
         r"gpu-memory is '1Gi'; Volcano vGPU gives the pod 100 MiB of each card;",
     ),
     (
         {"nvidia.com/mig-1g.10gb": 1},
-        {CARD_MEMORY: "11Gi"},
+        {GPU_MEMORY: "11Gi"},
         r"gpu-memory is '11Gi'; MIG gives the pod 10240 MiB of each card;",
     ),
     (
         {"nvidia.com/mig-1g.10gb": 1},
-        {CARD_PEAK: "11Gi"},
+        {GPU_MEMORY_PEAK: "11Gi"},
         r"gpu-memory-peak is '11Gi'; a MIG instance of the pod has 10240 MiB",
     ),
     (
@@ -213,9 +213,9 @@ BAD: list[tuple[Mapping[str, Any], Mapping[str, str], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("limits", "notes", "said"), BAD)
-def test_bad_input_names_form_key_and_value(limits: Mapping[str, Any], notes: Mapping[str, str], said: str) -> None:
-    with pytest.raises(BadInput, match=said):
+@pytest.mark.parametrize(("limits", "notes", "value"), BAD)
+def test_bad_input_names_form_key_and_value(limits: Mapping[str, Any], notes: Mapping[str, str], value: str) -> None:
+    with pytest.raises(BadInput, match=value):
         gpu_request(spec(limits), notes)
     request, bad = readable_gpus(spec(limits), notes)
     assert request is None

@@ -9,18 +9,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from topology.bad_input import BadInput
-from topology.gpus.sets import SIZES, GpuSet, NodeLinks, best_set, judge_set, pair_points, plugin_set, sets_left
-from topology.graph.link_words import PCIE_WORDS, rank
+from topology.gpus.sets import SIZES, GpuLinks, GpuSet, best_set, evaluate_set, pair_points, plugin_set, sets_left
+from topology.graph.link_types import PCIE_TYPES, rank
 
 
-def node(words: dict[str, str], count: int, other: str = "SYS", **more: object) -> NodeLinks:
-    """`words` names pairs as "01"; all others are joined by `other`."""
+def node(link_types: dict[str, str], count: int, other: str = "SYS", **more: object) -> GpuLinks:
+    """`link_types` names pairs as "01"; all others are joined by `other`."""
 
     def word(a: int, b: int) -> str:
-        return "X" if a == b else words.get(f"{min(a, b)}{max(a, b)}", other)
+        return "X" if a == b else link_types.get(f"{min(a, b)}{max(a, b)}", other)
 
     matrix = tuple(tuple(word(a, b) for b in range(count)) for a in range(count))
-    return NodeLinks(matrix, **more)  # type: ignore[arg-type]
+    return GpuLinks(matrix, **more)  # type: ignore[arg-type]
 
 
 PCIE = node({"01": "PIX", "23": "PIX", "02": "PXB", "03": "PXB", "12": "PXB", "13": "PXB", "45": "PIX"}, 6)
@@ -41,8 +41,8 @@ def test_a_pair_is_taken_where_it_harms_least() -> None:
     assert (found.gpus, found.worst) == ((4, 5), "PIX")
     # sets of 2 and 4, by tier: NVLink, C2C none; PIX 3 pairs; PXB, PHB, NODE: {0..3} two pairs and a four, {4, 5} one.
     assert sets_left(PCIE, FREE) == 3 + 3 * 4
-    assert found.harm == 1 + 3 * 1
-    assert judge_set(PCIE, (0, 1), FREE).harm == 1 + 3 * 2
+    assert found.placement_cost == 1 + 3 * 1
+    assert evaluate_set(PCIE, (0, 1), FREE).placement_cost == 1 + 3 * 2
 
 
 def test_nvlink_cliques_come_first() -> None:
@@ -93,7 +93,7 @@ def test_too_few_and_none() -> None:
     assert best_set(PCIE, FREE, 0) is None
     assert plugin_set(PCIE, FREE, 7) is None
     with pytest.raises(BadInput):
-        NodeLinks((("X", "SYS"),))
+        GpuLinks((("X", "SYS"),))
 
 
 def test_what_the_plugin_would_take() -> None:
@@ -106,11 +106,11 @@ def test_what_the_plugin_would_take() -> None:
     assert plugin_set(node({}, 16, "NV18"), [True] * 16, 8) == tuple(range(8))
 
 
-WORD = st.sampled_from(["NV4", "NV18", *PCIE_WORDS, "unknown"])
+WORD = st.sampled_from(["NV4", "NV18", *PCIE_TYPES, "unknown"])
 
 
 @st.composite
-def machines(draw: st.DrawFn) -> tuple[NodeLinks, list[bool]]:
+def machines(draw: st.DrawFn) -> tuple[GpuLinks, list[bool]]:
     count = draw(st.integers(1, 6))
     pairs = {f"{a}{b}": draw(WORD) for a, b in itertools.combinations(range(count), 2)}
     rails = tuple(draw(st.lists(st.sampled_from([None, 0, 1]), min_size=count, max_size=count)))
@@ -118,7 +118,7 @@ def machines(draw: st.DrawFn) -> tuple[NodeLinks, list[bool]]:
     return links, draw(st.lists(st.booleans(), min_size=count, max_size=count))
 
 
-def _sets_left_plainly(links: NodeLinks, free: list[bool]) -> int:
+def _sets_left_plainly(links: GpuLinks, free: list[bool]) -> int:
     """Groups by walking links one at a time; sets of a group by counting."""
     total = 0
     for tier in (1, 2, 3, 4, 5, 6):
@@ -131,7 +131,7 @@ def _sets_left_plainly(links: NodeLinks, free: list[bool]) -> int:
                 at = todo.pop()
                 if at not in group:
                     group.add(at)
-                    todo += [b for b in range(len(free)) if b != at and rank(links.words[at][b]) <= tier]
+                    todo += [b for b in range(len(free)) if b != at and rank(links.link_types[at][b]) <= tier]
             seen |= group
             for size in SIZES:
                 total += sum(1 for g in group if free[g]) // size
@@ -141,12 +141,12 @@ def _sets_left_plainly(links: NodeLinks, free: list[bool]) -> int:
 @settings(max_examples=80, deadline=None)
 @given(machines(), st.integers(1, 4), st.frozensets(st.integers(0, 1)))
 def test_the_best_set_against_every_set(
-    machine: tuple[NodeLinks, list[bool]], count: int, partner_rails: frozenset[int]
+    machine: tuple[GpuLinks, list[bool]], count: int, partner_rails: frozenset[int]
 ) -> None:
     links, free = machine
 
     def cost(gpus: tuple[int, ...]) -> tuple[object, ...]:
-        pairs = [links.words[a][b] for a, b in itertools.combinations(gpus, 2)]
+        pairs = [links.link_types[a][b] for a, b in itertools.combinations(gpus, 2)]
         rails = [links.rails[g] for g in gpus] if links.rails_known else []
         after = [ok and g not in gpus for g, ok in enumerate(free)]
         return (

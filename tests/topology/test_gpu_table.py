@@ -15,10 +15,10 @@ import yaml
 from topology.bad_input import BadInput
 from topology.cluster.snapshot import Assumed, snapshot_of
 from topology.cluster.state import ClusterState
-from topology.gpus.asked import GpuRequest
-from topology.gpus.capacity import GPU_COUNT, GPU_MEMORY, GPU_REPLICAS, MIG_CONFIG, MIG_CONFIG_STATE, node_cards
+from topology.gpus.allocations import GpuAllocation, allocation_of
+from topology.gpus.capacity import GPU_COUNT, GPU_MEMORY, GPU_REPLICAS, MIG_CONFIG, MIG_CONFIG_STATE, node_gpus
 from topology.gpus.devices import HAMI_REGISTER, VOLCANO_REGISTER, Device, Share, node_devices, pod_shares
-from topology.gpus.holds import GpuHold, hold_of
+from topology.gpus.gpu_request import GpuRequest
 from topology.gpus.table import gpu_table
 from topology.labels import GANG, GPU_PRODUCT, PHASE, PREFILL
 from topology.objects import Container, Metadata, Node, NodeCondition, NodeStatus, Pod, PodSpec, Resources
@@ -91,17 +91,17 @@ def test_replicas_spread_over_cards() -> None:
 
 
 def test_qgpu_and_old_sharing_count_their_cards() -> None:
-    cards = node_cards(node(have={"tke.cloud.tencent.com/qgpu-core": 200, "tke.cloud.tencent.com/qgpu-memory": 96}))
-    assert (cards.memory_mib, cards.isolates) == ((49152, 49152), True)
-    cards = node_cards(node(have={"volcano.sh/gpu-number": 2, "volcano.sh/gpu-memory": 30000}))
-    assert (cards.memory_mib, cards.isolates) == ((15000, 15000), False)
+    devices = node_gpus(node(have={"tke.cloud.tencent.com/qgpu-core": 200, "tke.cloud.tencent.com/qgpu-memory": 96}))
+    assert (devices.memory_mib, devices.isolates) == ((49152, 49152), True)
+    devices = node_gpus(node(have={"volcano.sh/gpu-number": 2, "volcano.sh/gpu-memory": 30000}))
+    assert (devices.memory_mib, devices.isolates) == ((15000, 15000), False)
 
 
 def test_memory_without_a_label() -> None:
-    assert node_cards(node(labels={GPU_PRODUCT: "A100-SXM4-40GB"}, have={"nvidia.com/gpu": 1})).memory_mib == (40960,)
-    assert node_cards(node(labels={GPU_PRODUCT: "NVIDIA-L40S"}, have={"nvidia.com/gpu": 1})).memory_mib == (46068,)
-    assert node_cards(node(labels={GPU_PRODUCT: "NVIDIA-X1"}, have={"nvidia.com/gpu": 1})).memory_mib == (0,)
-    assert node_cards(node(labels={GPU_MEMORY: "-5"}, have={"nvidia.com/gpu": 1})).memory_mib == (0,)
+    assert node_gpus(node(labels={GPU_PRODUCT: "A100-SXM4-40GB"}, have={"nvidia.com/gpu": 1})).memory_mib == (40960,)
+    assert node_gpus(node(labels={GPU_PRODUCT: "NVIDIA-L40S"}, have={"nvidia.com/gpu": 1})).memory_mib == (46068,)
+    assert node_gpus(node(labels={GPU_PRODUCT: "NVIDIA-X1"}, have={"nvidia.com/gpu": 1})).memory_mib == (0,)
+    assert node_gpus(node(labels={GPU_MEMORY: "-5"}, have={"nvidia.com/gpu": 1})).memory_mib == (0,)
 
 
 def test_whole_gpus_that_mig_has_taken_are_none() -> None:
@@ -138,9 +138,9 @@ def test_a_broken_device_list_costs_the_node_its_cards_only(text: str) -> None:
     key = HAMI_REGISTER if text.startswith("[") else VOLCANO_REGISTER
     with pytest.raises(BadInput, match=f"^{re.escape(key)} is "):
         node_devices({key: text})
-    cards = node_cards(node(notes={key: text}))
-    assert cards.memory_mib == ()
-    assert key in cards.problem
+    devices = node_gpus(node(notes={key: text}))
+    assert devices.memory_mib == ()
+    assert key in devices.problem
 
 
 def test_allocations_of_pods() -> None:
@@ -197,7 +197,7 @@ def test_a_pod_counts_once_however_often_it_is_told() -> None:
     asked = {"volcano.sh/vgpu-number": 1, "volcano.sh/vgpu-memory": 1000}
     request = GpuRequest("Volcano vGPU", memory_mib=1000)
     state = vgpu_state()
-    state.assume("p1", "n1", {"volcano.sh/vgpu-number": 1}, GpuHold(request))
+    state.assume("p1", "n1", {"volcano.sh/vgpu-number": 1}, GpuAllocation(request))
     assert state.snapshot(0, 0).gpus.left_mib.sum() == 2 * 16380 - 1000
     seen = pod("p1", asked)
     state.apply_pods([(None, seen), (seen, seen)])
@@ -227,11 +227,11 @@ def test_plain_gpus_on_a_hami_node_take_whole_cards_beside_shares() -> None:
 def test_prefill_peaks_share_their_room_on_a_card() -> None:
     request = GpuRequest("Volcano vGPU", memory_mib=2000, peak_mib=5000)
     other = GpuRequest("Volcano vGPU", memory_mib=1000, peak_mib=2000)
-    holds = [("n1", "p1", GpuHold(request, PREFILL)), ("n1", "p2", GpuHold(other, PREFILL))]
+    holds = [("n1", "p1", GpuAllocation(request, PREFILL)), ("n1", "p2", GpuAllocation(other, PREFILL))]
     table = snapshot_of([node(notes={VOLCANO_REGISTER: TWO_CARDS})], holds=holds).gpus
     assert table.left_mib.tolist() == [[16380, 13380]]
     assert table.prefill_peak_mib.tolist() == [[0, 3000]]  # the larger burst, once
-    decode = [("n1", "d1", GpuHold(request, "decode"))]
+    decode = [("n1", "d1", GpuAllocation(request, "decode"))]
     table = snapshot_of([node(notes={VOLCANO_REGISTER: TWO_CARDS})], holds=decode).gpus
     assert table.left_mib.tolist() == [[16380, 11380]]  # decode counts with its peak
     assert not table.prefill_peak_mib.any()
@@ -239,7 +239,7 @@ def test_prefill_peaks_share_their_room_on_a_card() -> None:
 
 def test_assumed_and_released_is_as_before() -> None:
     before = snapshot_of([node(notes={VOLCANO_REGISTER: TWO_CARDS})])
-    hold = GpuHold(GpuRequest("Volcano vGPU", memory_mib=2000), "decode")
+    hold = GpuAllocation(GpuRequest("Volcano vGPU", memory_mib=2000), "decode")
     during = before.with_assumed({"u1": Assumed("n1", {"pods": 1}, hold)})
     assert during.gpus.left_mib.tolist() == [[16380, 14380]]
     moved = during.with_assumed({"u1": Assumed("n1", {"pods": 1})})
@@ -250,10 +250,10 @@ def test_assumed_and_released_is_as_before() -> None:
 
 
 def test_plain_pods_keep_no_hold() -> None:
-    assert hold_of(pod("p", {"nvidia.com/gpu": 8})) is None
-    assert hold_of(pod("p", {"nvidia.com/mig-1g.10gb": 1})) is None
-    assert hold_of(pod("p", {"cpu": 1})) is None
-    assert hold_of(pod("p", {"volcano.sh/vgpu-memory": "-1"})) is None
+    assert allocation_of(pod("p", {"nvidia.com/gpu": 8})) is None
+    assert allocation_of(pod("p", {"nvidia.com/mig-1g.10gb": 1})) is None
+    assert allocation_of(pod("p", {"cpu": 1})) is None
+    assert allocation_of(pod("p", {"volcano.sh/vgpu-memory": "-1"})) is None
 
 
 def test_a_pod_of_ours_whose_form_cannot_be_read_is_named() -> None:
@@ -280,24 +280,24 @@ def sample(name: str) -> str:
 
 def test_real_labels_of_an_h100_node() -> None:
     labels = dict(line.split("=", 1) for line in sample("gfd-labels-h100-migcapable.txt").split())
-    cards = node_cards(node(labels=labels, have={"nvidia.com/gpu": 8}))
-    assert (cards.model, cards.memory_mib) == ("NVIDIA-H100-80GB-HBM3", (81559,) * 8)
+    devices = node_gpus(node(labels=labels, have={"nvidia.com/gpu": 8}))
+    assert (devices.model, devices.memory_mib) == ("NVIDIA-H100-80GB-HBM3", (81559,) * 8)
     older = yaml.safe_load(sample("gfd-labels-dgx2h-a100.yaml"))["labels"]
-    assert node_cards(node(labels=older, have={"nvidia.com/gpu": 1})).memory_mib == (39538,)
+    assert node_gpus(node(labels=older, have={"nvidia.com/gpu": 1})).memory_mib == (39538,)
 
 
 def test_real_device_lists() -> None:
     volcano = yaml.safe_load(sample("volcano-vgpu-node-annotations.yaml"))
-    assert node_cards(node(notes=volcano["older"])).memory_mib == (1126, 1126)
-    assert node_cards(node(notes=volcano["newer"])).memory_mib == (16380,)
+    assert node_gpus(node(notes=volcano["older"])).memory_mib == (1126, 1126)
+    assert node_gpus(node(notes=volcano["newer"])).memory_mib == (16380,)
     hami = yaml.safe_load(sample("hami-node-annotations.yaml"))["annotations"]
-    cards = node_cards(node(notes=hami))
-    assert (cards.memory_mib, cards.replicas) == ((32768, 32768), 10)
+    devices = node_gpus(node(notes=hami))
+    assert (devices.memory_mib, devices.replicas) == ((32768, 32768), 10)
     given = yaml.safe_load(sample("hami-pod-annotations.yaml"))["annotations"]
     shares = pod_shares(given)
     assert shares is not None
     assert [s.memory_mib for s in shares] == [3000, 5000]
-    assert {s.card for s in shares} == {cards.uuids[1]}
+    assert {s.gpu for s in shares} == {devices.uuids[1]}
 
 
 def test_real_mig_and_qgpu_resources() -> None:
@@ -308,7 +308,7 @@ def test_real_mig_and_qgpu_resources() -> None:
     assert snapshot.table.allocatable[0, snapshot.table.column["nvidia.com/mig-2g.24gb"]] == 1
     assert snapshot.gpus.memory_mib.shape == (1, 0)
     qgpu = yaml.safe_load(sample("qgpu-resources.yaml"))
-    assert node_cards(Node(status=NodeStatus(allocatable=qgpu["allocatable"]))).memory_mib == (49152,)
+    assert node_gpus(Node(status=NodeStatus(allocatable=qgpu["allocatable"]))).memory_mib == (49152,)
 
 
 def test_a_table_from_the_one_before_is_the_table_made_anew() -> None:
@@ -324,13 +324,13 @@ def test_a_table_from_the_one_before_is_the_table_made_anew() -> None:
         (pod("a", asked, where="n0"), None),
         (None, pod("d", {"nvidia.com/gpu": 9}, where="n1")),
     ]
-    for look, change in enumerate(steps):
+    for read, change in enumerate(steps):
         state.apply_pods([change])
-        if look == 2:
+        if read == 2:
             continue  # a change that nobody looked at is not lost
         snapshot = state.snapshot(0, 0)
         planned = snapshot.with_assumed(
-            {"x": Assumed("n2", {"pods": 1}, GpuHold(GpuRequest("Volcano vGPU", memory_mib=9)))}
+            {"x": Assumed("n2", {"pods": 1}, GpuAllocation(GpuRequest("Volcano vGPU", memory_mib=9)))}
         )
         emptied = replace(snapshot, used=np.zeros_like(snapshot.used), holds={})
         for now in (planned, snapshot, planned.without_assumed(["x"]), emptied):

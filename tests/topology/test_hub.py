@@ -50,11 +50,11 @@ def fuller(used: int) -> f.NodeFacts:
 async def test_an_agent_tells_everything_once_and_changes_after() -> None:
     known = HubState()
     async with listening(Hub(known, bound=False), "127.0.0.1", 0, "") as port, client(plain(port)) as agent:
-        agent.tell(two_gpus())
+        agent.report(two_gpus())
         await until(lambda: agent.sent["full"] == 1)
         assert known.facts("n1", 0.0) is not None
         for used in (1, 2, 3):
-            agent.tell(fuller(used))
+            agent.report(fuller(used))
             await until(lambda used=used: agent.sent["delta"] == used)  # type: ignore[misc]
         found = known.known("n1")
         assert found is not None
@@ -68,7 +68,7 @@ async def test_a_hub_that_starts_anew_gets_everything_again_though_nothing_is_ne
         server = await stack.enter_async_context(contextlib.AsyncExitStack())
         port = await server.enter_async_context(listening(Hub(first, bound=False), "127.0.0.1", 0, ""))
         agent = await stack.enter_async_context(client(plain(port)))
-        agent.tell(two_gpus())
+        agent.report(two_gpus())
         await until(lambda: agent.sent["full"] == 1)
         await server.aclose()
         await until(lambda: agent.breaks >= 1)
@@ -82,7 +82,7 @@ async def test_orders_reach_the_agent_and_samples_the_hub() -> None:
     orders: list[wire.ProbeOrders] = []
     hub = Hub(known, bound=False)
     async with listening(hub, "127.0.0.1", 0, "") as port, client(plain(port), on_orders=orders.append) as agent:
-        agent.tell(two_gpus())
+        agent.report(two_gpus())
         await until(lambda: agent.sent["full"] == 1)
         order = wire.ProbeOrders(orders=[wire.ProbeOrder(peer="n2", address="10.0.0.2:7000", size_bytes=65536)])
         assert hub.order("n1", order)
@@ -91,7 +91,7 @@ async def test_orders_reach_the_agent_and_samples_the_hub() -> None:
         sample = f.ReachSample(
             peer="n2", size_bytes=65536, p50_us=9, p99_us=20, p999_us=30, count=64, transport="tcp", measured_at_s=1
         )
-        agent.tell(replace(two_gpus(), reach=(sample,)))
+        agent.report(replace(two_gpus(), reach=(sample,)))
         await until(lambda: list(known.measured()) == [("n1", sample)])
 
 
@@ -110,18 +110,18 @@ async def test_the_node_name_must_be_in_the_certificate(tmp_path: Path) -> None:
         by_subject = authority.folder(tmp_path / "n1", "n1")
         by_alternative = authority.folder(tmp_path / "n2", "agent", "n2")
         async with client(settings("n1", by_subject)) as one, client(settings("n2", by_alternative)) as two:
-            one.tell(two_gpus())
-            two.tell(two_gpus())
+            one.report(two_gpus())
+            two.report(two_gpus())
             await until(lambda: one.sent["full"] == two.sent["full"] == 1)
         async with client(settings("n3", by_subject)) as thief:
-            thief.tell(two_gpus())
+            thief.report(two_gpus())
             # A refusal that crosses the client's own next message can reach it as a broken stream: it tries again.
             refusal = "PERMISSION_DENIED: node 'n3' is not in the certificate, which names n1"
             await until(lambda: thief.problem == refusal)
         stranger = Authority("another-ca").folder(tmp_path / "n4", "n4")
         (stranger / "ca.crt").write_bytes((served / "ca.crt").read_bytes())
         async with client(settings("n4", stranger)) as outside:
-            outside.tell(two_gpus())
+            outside.report(two_gpus())
             await until(lambda: outside.breaks >= 1)
             assert outside.problem.startswith("UNAVAILABLE")
     assert known.nodes() == ["n1", "n2"]
@@ -134,7 +134,7 @@ async def test_a_missing_certificate_is_told_with_its_file(tmp_path: Path) -> No
             pass
     settings = AgentSettings(node_name="n1", hub="127.0.0.1:1", tls_dir=str(tmp_path))
     async with client(settings) as agent:
-        agent.tell(two_gpus())
+        agent.report(two_gpus())
         await until(lambda: agent.breaks >= 1)
         assert "it must hold tls.crt, tls.key and ca.crt: No such file or directory" in agent.problem
 
@@ -190,7 +190,7 @@ async def test_c148_a_message_above_the_limit_is_refused_by_name_and_a_node_of_7
     assert facts_wire.full_message(facts).ByteSize() < 2**20  # a quarter of the limit
     known = HubState()
     async with listening(Hub(known, bound=False), "127.0.0.1", 0, "") as port, client(plain(port)) as agent:
-        agent.tell(facts)
+        agent.report(facts)
         await until(lambda: agent.sent["full"] == 1)
         async with raw_stream(port) as call:
             await call.write(hello("n2"))
@@ -222,7 +222,7 @@ async def test_a_sender_beyond_its_rate_is_slowed_down_and_others_are_not() -> N
                 await call.write(wire.AgentMessage(sequence=1 + sent, full=facts_wire.full_message(two_gpus())))
             if sent == 6:
                 async with client(plain(port, "calm")) as agent:
-                    agent.tell(two_gpus())
+                    agent.report(two_gpus())
                     await until(lambda: agent.sent["full"] == 1)
             acknowledged = [await call.read() for _ in range(6)]
             assert [answer.ack.sequence for answer in acknowledged] == [*range(sent - 4, sent + 2)]
@@ -243,27 +243,27 @@ async def test_a_newer_stream_of_a_node_ends_the_older_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
+    ("message", "value"),
     [
         (wire.AgentMessage(sequence=1, full=wire.Full()), "a stream starts with a Hello"),
         (wire.AgentMessage(sequence=1, hello=wire.Hello(node="n1", protocol=9)), "this hub speaks 1"),
     ],
 )
-async def test_a_stream_that_starts_wrong_is_told_why(message: wire.AgentMessage, said: str) -> None:
+async def test_a_stream_that_starts_wrong_is_told_why(message: wire.AgentMessage, value: str) -> None:
     async with listening(Hub(HubState(), bound=False), "127.0.0.1", 0, "") as port, raw_stream(port) as call:
         refused = await ended(call, message)
         assert refused.code() is grpc.StatusCode.INVALID_ARGUMENT
-        assert said in (refused.details() or "")
+        assert value in (refused.details() or "")
 
 
 async def test_a_killed_agent_ages_and_others_stay_fresh() -> None:
     known = HubState()
     async with listening(Hub(known, bound=False), "127.0.0.1", 0, "") as port:
         async with client(plain(port, "a")) as one:
-            one.tell(two_gpus())
+            one.report(two_gpus())
             await until(lambda: one.sent["full"] == 1)
         async with client(plain(port, "b")) as two:
-            two.tell(two_gpus())
+            two.report(two_gpus())
             await until(lambda: two.sent["full"] == 1)
         heard = {name: known.known(name) for name in ("a", "b")}
         assert heard["a"] is not None

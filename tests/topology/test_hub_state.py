@@ -104,16 +104,16 @@ def test_a_report_that_cannot_be_read_is_refused_and_changes_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("sequence", "said", "message"),
+    ("sequence", "value", "message"),
     [
         (1, wire.Hello(node="n1", protocol=2), "protocol is 2; this hub speaks 1"),
         (1, wire.Hello(node="", protocol=1), "node is ''"),
         (2, wire.Hello(node="n1", protocol=1), "a stream starts with 1"),
     ],
 )
-def test_a_hello_that_cannot_be_is_refused(sequence: int, said: wire.Hello, message: str) -> None:
+def test_a_hello_that_cannot_be_is_refused(sequence: int, value: wire.Hello, message: str) -> None:
     with pytest.raises(BadInput, match=message):
-        HubState().hello(sequence, said, 0.0)
+        HubState().hello(sequence, value, 0.0)
 
 
 def test_c098_a_silent_agents_node_is_stale_then_expired_and_never_empty() -> None:
@@ -153,12 +153,12 @@ def test_measurements_come_with_the_node_that_made_them() -> None:
 
 
 def test_changes_are_told_with_what_was_before() -> None:
-    told = []
-    hub = HubState(on_change=lambda node, old, new: told.append((node, old, new)))
+    reported = []
+    hub = HubState(on_change=lambda node, old, new: reported.append((node, old, new)))
     stream = hub.hello(1, hello(), 0.0)
     hub.report("n1", stream, full(2), 0.0)
     hub.report("n1", stream, change(3, two_gpus(), fuller(two_gpus(), 3)), 1.0)
-    assert told == [("n1", None, two_gpus()), ("n1", two_gpus(), fuller(two_gpus(), 3))]
+    assert reported == [("n1", None, two_gpus()), ("n1", two_gpus(), fuller(two_gpus(), 3))]
 
 
 @settings(max_examples=40, deadline=None)
@@ -166,18 +166,18 @@ def test_changes_are_told_with_what_was_before() -> None:
 def test_whatever_comes_the_hub_knows_the_last_state_it_acknowledged(steps: list[str]) -> None:
     hub, sequence, used = HubState(), 1, 0
     stream = hub.hello(1, hello(), 0.0)
-    told: f.NodeFacts | None = None
+    reported: f.NodeFacts | None = None
     known: f.NodeFacts | None = None
     for step in steps:
         used += 1
         new = fuller(two_gpus(), used)
         if step == "hello":
-            stream, sequence, told = hub.hello(1, hello(), 0.0), 1, None
+            stream, sequence, reported = hub.hello(1, hello(), 0.0), 1, None
             continue
         sequence += {"skip": 2, "again": 0}.get(step, 1)
-        message = full(sequence, new) if step == "full" or told is None else change(sequence, told, new)
+        message = full(sequence, new) if step == "full" or reported is None else change(sequence, reported, new)
         answer = hub.report("n1", stream, message, 0.0)
-        told = new if answer.HasField("ack") else None
+        reported = new if answer.HasField("ack") else None
         known = new if answer.HasField("ack") else known
         found = hub.facts("n1", 0.0)
         assert (found[0] if found else None) == known

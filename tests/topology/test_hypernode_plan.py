@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.scheduler.clusters import node
 from tests.scheduler.small_cases import Choices
-from topology.cluster.agent_links import SeenLinks
+from topology.cluster.agent_links import AgentLinks
 from topology.cluster.domain_sources import NO_SOURCES, FilePlaces, Sources
 from topology.hypernodes.disagreements import disagreements
 from topology.hypernodes.plan import NAME_CHARS, Desired, plan_hypernodes
@@ -171,7 +171,7 @@ def test_one_that_somebody_wrote_into_is_written_anew() -> None:
 def _sources(choose: Choices) -> Sources:
     """Agents and a file that say anything at all about the same nodes."""
     names = [f"n{i}" for i in range(7) if choose.rarely(3)]
-    seen = {name: SeenLinks(fabric=choose.of(("c0", "c1", "", None))) for name in names}
+    seen = {name: AgentLinks(fabric=choose.of(("c0", "c1", "", None))) for name in names}
     places = {
         f"n{i}": DomainChain("/", choose.of(("", "//s1")), choose.of(("", "//l1", "//l2")), choose.of(("", "c1")))
         for i in range(3)

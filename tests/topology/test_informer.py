@@ -44,7 +44,7 @@ async def test_lists_in_pages_then_watches(server: ListWatchServer) -> None:
         server.put("p0")
         server.remove("p1")
         await until(lambda: server.same_as(informer.objects))
-        assert seen.words[8:] == ["ADDED p8", "MODIFIED p0", "DELETED p1"]
+        assert seen.tokens[8:] == ["ADDED p8", "MODIFIED p0", "DELETED p1"]
         assert informer.objects["default/p8"].spec.node_name == "n1"
         assert informer.last_heard_s >= put_s
         assert (informer.relists, informer.reconnects, informer.undecodable) == (1, 0, 0)
@@ -55,7 +55,7 @@ async def test_changes_that_arrive_together_are_one_batch(server: ListWatchServe
     async with watching(server, seen) as informer:
         await until(lambda: bool(server.open))
         lines = b"".join(line("ADDED", {"metadata": {"name": f"b{n}", "namespace": "x"}}) for n in range(50))
-        server.tell("line", lines)
+        server.report("line", lines)
         await until(lambda: len(informer.objects) == 50)
         assert [len(batch) for batch in seen.batches] == [50]
 
@@ -69,14 +69,14 @@ async def test_an_expired_version_means_a_new_list(server: ListWatchServer, as_e
     seen = Seen()
     async with watching(server, seen) as informer:
         await until(lambda: bool(server.open))
-        server.tell("cut")
+        server.report("cut")
         server.open.clear()  # what follows is not heard
         server.remove("vanishes")
         server.put("changes")
         server.put("new")
         server.forget_history()
         await until(lambda: server.same_as(informer.objects))
-        assert seen.words[3:] == ["DELETED vanishes", "MODIFIED changes", "ADDED new"]
+        assert seen.tokens[3:] == ["DELETED vanishes", "MODIFIED changes", "ADDED new"]
         assert informer.relists == 2
 
 
@@ -85,7 +85,7 @@ async def test_resumes_where_it_was_cut(server: ListWatchServer) -> None:
     async with watching(server) as informer:
         await until(lambda: bool(server.open))
         server.put("b")
-        server.tell("cut", b'{"type":"ADDED","object":{"metadata":{"name":"half","na')
+        server.report("cut", b'{"type":"ADDED","object":{"metadata":{"name":"half","na')
         await until(lambda: len(server.watches) == 2)
         assert server.watches[1]["resourceVersion"] == str(server.version)
         server.put("c")
@@ -98,7 +98,7 @@ async def test_a_server_restored_from_a_backup_is_listed_again(server: ListWatch
     server.put("b")
     async with watching(server) as informer:
         await until(lambda: bool(server.open))
-        server.tell("cut")
+        server.report("cut")
         server.open.clear()
         server.version, server.objects = 1, {}  # a watch from the old version would be accepted, and silent
         server.history.clear()
@@ -115,7 +115,7 @@ async def test_a_bookmark_moves_the_version_to_resume_from(server: ListWatchServ
         before = informer.last_heard_s
         server.bookmark()
         await until(lambda: informer.last_heard_s > before)
-        server.tell("end")
+        server.report("end")
         await until(lambda: len(server.watches) == 2)
         assert server.watches[1]["resourceVersion"] == str(server.version)
         assert informer.reconnects == 0  # an orderly end is no failure
@@ -124,7 +124,7 @@ async def test_a_bookmark_moves_the_version_to_resume_from(server: ListWatchServ
 async def test_a_silent_connection_is_dropped(server: ListWatchServer) -> None:
     async with watching(server, how=replace(QUICK, silence_s=0.15)) as informer:
         await until(lambda: bool(server.open))
-        server.tell("silence")
+        server.report("silence")
         await until(lambda: not server.open)
         server.put("a")
         await until(lambda: server.same_as(informer.objects))
@@ -136,7 +136,7 @@ async def test_a_line_that_is_no_event_means_a_new_list(server: ListWatchServer)
     async with watching(server) as informer:
         await until(lambda: bool(server.open))
         server.put("before")
-        server.tell("line", b'{"type":"ADDED","object":{"metadata"\n')
+        server.report("line", b'{"type":"ADDED","object":{"metadata"\n')
         await until(lambda: informer.relists == 2)
         assert server.same_as(informer.objects)
         assert informer.undecodable == 1
@@ -159,7 +159,7 @@ async def test_one_unreadable_object_costs_only_itself(
         server.forget_history()
         server.version += 1
         server.forget_history()
-        server.tell("cut")
+        server.report("cut")
         await until(lambda: informer.relists == 2)
         assert informer.objects["default/turns"].spec.node_name == "n1"
         await until(lambda: bool(server.open))
@@ -177,11 +177,11 @@ async def test_the_same_event_twice_is_told_once(server: ListWatchServer) -> Non
     async with watching(server, seen) as informer:
         await until(lambda: bool(server.open))
         server.put("a")
-        server.tell("line", line("ADDED", server.objects["default/a"]))
-        server.tell("line", line("DELETED", {"metadata": {"name": "never-heard-of", "namespace": "default"}}))
+        server.report("line", line("ADDED", server.objects["default/a"]))
+        server.report("line", line("DELETED", {"metadata": {"name": "never-heard-of", "namespace": "default"}}))
         server.put("b")
         await until(lambda: server.same_as(informer.objects))
-        assert seen.words == ["ADDED a", "ADDED b"]
+        assert seen.tokens == ["ADDED a", "ADDED b"]
 
 
 async def test_a_version_is_never_compared_for_order(server: ListWatchServer) -> None:
@@ -189,7 +189,7 @@ async def test_a_version_is_never_compared_for_order(server: ListWatchServer) ->
         await until(lambda: bool(server.open))
         server.put("a")
         older = {"metadata": {"name": "a", "namespace": "default", "uid": "uid-a", "resourceVersion": "7"}}
-        server.tell("line", line("MODIFIED", older))
+        server.report("line", line("MODIFIED", older))
         await until(lambda: bool(informer.objects) and informer.objects["default/a"].metadata.resource_version == "7")
 
 
@@ -198,13 +198,13 @@ async def test_a_name_with_another_uid_is_another_pod(server: ListWatchServer) -
     seen = Seen()
     async with watching(server, seen) as informer:
         await until(lambda: bool(server.open))
-        server.tell("cut")
+        server.report("cut")
         server.open.clear()
         server.remove("web-0")
         server.put("web-0", uid="second")
         server.forget_history()
         await until(lambda: server.same_as(informer.objects))
-        assert seen.words == ["ADDED web-0", "DELETED web-0", "ADDED web-0"]
+        assert seen.tokens == ["ADDED web-0", "DELETED web-0", "ADDED web-0"]
 
 
 async def test_an_expired_continue_token_starts_the_list_again(server: ListWatchServer) -> None:
@@ -267,7 +267,7 @@ async def test_an_optional_kind_may_be_absent_and_come_later(server: ListWatchSe
         # And goes again: its objects went with it.
         server.list_answers.extend([lambda: status(404, "NotFound")] * 100)
         server.watch_answers.append(lambda: status(404, "NotFound"))
-        server.tell("end")
+        server.report("end")
         await until(lambda: not informer.objects)
 
 
@@ -284,9 +284,9 @@ async def test_forbidden_is_said_once_and_tried_again(
     server.list_answers.extend([lambda: status(403, "Forbidden", "pods is forbidden:\nno right")] * 4)
     async with watching(server) as informer:
         await synced(informer)
-    said = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
-    assert len(said) == 1
-    assert said[0].endswith("pods is forbidden: no right; grant list and watch on /api/v1/pods, trying again")
+    value = [record.message for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(value) == 1
+    assert value[0].endswith("pods is forbidden: no right; grant list and watch on /api/v1/pods, trying again")
 
 
 async def test_a_server_that_is_away_keeps_what_is_known(tmp_path: Path) -> None:

@@ -77,22 +77,22 @@ async def act(server: ListWatchServer, what: str, name: str) -> None:
             if f"default/{name}" in server.objects:
                 server.remove(name)
         case "cut" | "end" | "silence":
-            server.tell(what)
+            server.report(what)
             server.open.clear()
         case "half line":
-            server.tell("cut", b'{"type":"DELETED","object":{"metadata":{"name":"a"')
+            server.report("cut", b'{"type":"DELETED","object":{"metadata":{"name":"a"')
             server.open.clear()
         case "garbage":
-            server.tell("line", b"\xff{]\n")
+            server.report("line", b"\xff{]\n")
         case "compact":
             server.forget_history()
         case "bookmark":
             server.bookmark()
         case "again":
             for _, kind, obj in server.history[-2:]:
-                server.tell("line", line(kind, obj))
+                server.report("line", line(kind, obj))
             for _, kind, obj in server.history[-2:]:
-                server.tell("line", line(kind, obj))
+                server.report("line", line(kind, obj))
         case "500":
             server.list_answers.append(lambda: status(500, "InternalError"))
         case "429":

@@ -10,7 +10,7 @@ from e2e.bench.link_fit import errors, fit
 from e2e.bench.measured_logs import LOGS, Points
 from e2e.bench.reach import measure
 from e2e.bench.report import NotHere
-from topology.reach.link_rows import Row
+from topology.reach.link_rows import LinkRow
 from topology.reach.links import LinkKind
 
 
@@ -34,7 +34,7 @@ def test_small_messages_say_nothing_about_bandwidth() -> None:
 
 
 def test_errors_are_against_p99_where_the_log_has_it() -> None:
-    row = Row(LinkKind.RDMA, 10.0, 1000.0, 1.5, 0.0, "by hand")
+    row = LinkRow(LinkKind.RDMA, 10.0, 1000.0, 1.5, 0.0, "by hand")
     # 10 + 1 us against 22 us: half; 15 + 1 us against a p99 of 20 us: a fifth
     found = errors(row, points([1000, 1000], [22.0, 11.0], [None, 20.0]))
     assert np.allclose(found, [0.5, 0.2])

@@ -12,10 +12,10 @@ from topology.bad_input import BadInput
 from topology.measured.file import parse_place, read_measured_file, write_measured_file
 from topology.measured.importing import samples_of, thinned
 from topology.measured.measurement import End, Measurement, Readout
-from topology.measured.values import LEAF, NODE, Place, Sample
+from topology.measured.values import LEAF, NODE, MeasuredPlace, Sample
 
 AT = 1_796_032_800.0  # 2026-11-30T10:00:00Z
-N1, N2 = Place(NODE, "n1"), Place(NODE, "n2")
+N1, N2 = MeasuredPlace(NODE, "n1"), MeasuredPlace(NODE, "n2")
 ENTRY: dict[str, Any] = {
     "from": "n1",
     "to": "n2",
@@ -37,7 +37,7 @@ def test_an_entry_is_a_sample_of_a_pair() -> None:
     leaf = {"from": "leaf:l1", "to": "leaf:l2", "sizeBytes": 8, "bytesPerUs": 12.5, "time": "2026-11-30T11:00:00+01:00"}
     assert read_measured_file(file_of(ENTRY, leaf)) == {
         (N1, N2): [Sample(65536, 19.1, "p99", 1000, AT, 3600.0, "rdma")],
-        (Place(LEAF, "l1"), Place(LEAF, "l2")): [Sample(8, 0.0, "", None, AT, 30 * 86_400.0, "", 12.5)],
+        (MeasuredPlace(LEAF, "l1"), MeasuredPlace(LEAF, "l2")): [Sample(8, 0.0, "", None, AT, 30 * 86_400.0, "", 12.5)],
     }
 
 
@@ -86,9 +86,9 @@ def test_damaged_files_are_refused_and_nothing_worse() -> None:
 
 
 def test_places() -> None:
-    assert parse_place("zone:eu-1a", "x") == Place("zone", "eu-1a")
+    assert parse_place("zone:eu-1a", "x") == MeasuredPlace("zone", "eu-1a")
     assert str(parse_place("leaf:l1", "x")) == "leaf:l1"
-    assert parse_place("gpu-001", "x") == Place(NODE, "gpu-001")
+    assert parse_place("gpu-001", "x") == MeasuredPlace(NODE, "gpu-001")
 
 
 def value(size: int, us: float, a: str = "", b: str = "") -> Measurement:

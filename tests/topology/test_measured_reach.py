@@ -20,7 +20,7 @@ from topology.cluster.state import ClusterState
 from topology.facts.report import ReachSample
 from topology.measured.reach import MeasuredReach
 from topology.measured.store import Pair
-from topology.measured.values import LEAF, NODE, TIERS, ZONE, Curve, Place, Sample, curve_of
+from topology.measured.values import LEAF, NODE, TIERS, ZONE, Curve, MeasuredPlace, Sample, curve_of
 from topology.objects import Node
 from topology.reach.model import ReachModel
 
@@ -38,8 +38,8 @@ def probed(us: float, *, age: float = 42.0, size: int = PAGE) -> Sample:
     return Sample(size, us, "p99", 200, NOW - age, 600.0, "tcp")
 
 
-def at(name: str) -> Place:
-    return Place(NODE, name)
+def at(name: str) -> MeasuredPlace:
+    return MeasuredPlace(NODE, name)
 
 
 def reach(pairs: Mapping[Pair, Sequence[Sample]], nodes: Sequence[Node] = NODES) -> tuple[MeasuredReach, NodeTable]:
@@ -80,9 +80,9 @@ def test_two_pairs_without_a_common_node_speak_for_their_domains() -> None:
     wide = [node(f"{leaf}{i}", zone="z1", spine="s1", leaf=leaf) for leaf in ("l1", "l2") for i in range(1, 5)]
     alone, table = reach({(at("l11"), at("l21")): [probed(900.0)]}, wide)
     assert between(alone, table, "l12", "l22") == (119.24, "same spine, TCP", "modelled")
-    one_node = {(at("l11"), at("l21")): [probed(900.0)], (at("l11"), at("l22")): [probed(950.0)]}
-    assert between(*reach(one_node, wide), "l13", "l24")[2] == "modelled"  # l11 may be the slow one
-    several = one_node | {(at("l12"), at("l23")): [probed(600.0)]}
+    single_node = {(at("l11"), at("l21")): [probed(900.0)], (at("l11"), at("l22")): [probed(950.0)]}
+    assert between(*reach(single_node, wide), "l13", "l24")[2] == "modelled"  # l11 may be the slow one
+    several = single_node | {(at("l12"), at("l23")): [probed(600.0)]}
     model, table = reach(several, wide)
     # The upper median of 600, 900 and 950 us, where the pair itself was not measured
     assert between(model, table, "l13", "l24") == (900.0, "same spine, TCP", "measured 42s ago, leaf to leaf")
@@ -92,9 +92,9 @@ def test_two_pairs_without_a_common_node_speak_for_their_domains() -> None:
 
 def test_domains_that_an_import_names() -> None:
     given = {
-        (Place(LEAF, "l1"), Place(LEAF, "l1")): [probed(60.0)],
-        (Place(ZONE, "z1"), Place(ZONE, "z2")): [probed(700.0)],
-        (Place(LEAF, "nowhere"), Place(LEAF, "l1")): [probed(1.0)],
+        (MeasuredPlace(LEAF, "l1"), MeasuredPlace(LEAF, "l1")): [probed(60.0)],
+        (MeasuredPlace(ZONE, "z1"), MeasuredPlace(ZONE, "z2")): [probed(700.0)],
+        (MeasuredPlace(LEAF, "nowhere"), MeasuredPlace(LEAF, "l1")): [probed(1.0)],
     }
     model, table = reach(given)
     assert between(model, table, "a1", "a2") == (60.0, "same leaf, TCP", "measured 42s ago, within the leaf")
@@ -147,13 +147,13 @@ def test_the_next_gang_goes_elsewhere_and_says_measured() -> None:
     state.apply_nodes([(None, each) for each in NODES])
     before = plan(gang(gpus=8, reach_us=100.0), state.snapshot(NOW, 0.0))
     assert set(before.places.values()) == {"a1", "a2"}
-    told = ReachSample(
+    reported = ReachSample(
         peer="a2", size_bytes=PAGE, p50_us=600, p99_us=1500, p999_us=2000, count=200, transport="tcp", measured_at_s=NOW
     )
-    state.measured.probe("a1", [told])
-    grown = state.growth
+    state.measured.probe("a1", [reported])
+    grown = state.capacity_generation
     now = state.snapshot(NOW + 6, 0.0)
-    assert state.growth > grown
+    assert state.capacity_generation > grown
     after = plan(gang(gpus=8, reach_us=100.0), now)
     assert set(after.places.values()) == {"b1", "b2"}
     found = now.table.reach.between(now.table.index["a1"], now.table.index["a2"], PAGE)

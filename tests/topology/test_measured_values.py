@@ -6,7 +6,7 @@ import pytest
 
 from topology.measured.measurement import Direction, Measurement
 from topology.measured.store import MeasurementStore
-from topology.measured.values import NODE, Curve, Place, Sample, curve_of, sample_of
+from topology.measured.values import NODE, Curve, MeasuredPlace, Sample, curve_of, sample_of
 
 NOW = 1_000_000.0
 KIB = 1024
@@ -70,7 +70,7 @@ def test_a_sample_keeps_what_it_rests_on() -> None:
 
 def test_the_store_is_bounded_and_the_later_measurement_stays() -> None:
     store = MeasurementStore(max_pairs=2)
-    n1, n2, n3, n4 = (Place(NODE, f"n{i}") for i in range(1, 5))
+    n1, n2, n3, n4 = (MeasuredPlace(NODE, f"n{i}") for i in range(1, 5))
     store.add(n1, n2, [sample(KIB, 30.0)])
     store.add(n1, n2, [sample(KIB, 10.0, age=5)])  # came later, was measured earlier
     store.add(n2, n1, [sample(KIB, 40.0)])
@@ -83,5 +83,5 @@ def test_the_store_is_bounded_and_the_later_measurement_stays() -> None:
     before = store.version
     store.forget_node("n4")
     assert (len(store), store.version) == (1, before + 1)
-    store.sweep(NOW + 200)
+    store.expire(NOW + 200)
     assert len(store) == 0

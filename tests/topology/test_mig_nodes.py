@@ -5,13 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduler.evaluate.mig_cost import fragmentation_added, mig_harm, mig_node
+from scheduler.evaluate.mig_cost import fragmentation_added, mig_cost, mig_node
 from topology.cluster.snapshot import snapshot_of
-from topology.gpus.capacity import GPU_COUNT, NodeCards
+from topology.gpus.capacity import GPU_COUNT, NodeGpus
 from topology.labels import GPU_PRODUCT
 from topology.objects import Metadata, Node, NodeStatus
 
-H100 = NodeCards(model="NVIDIA-H100-80GB-HBM3", memory_mib=(81559,))
+H100 = NodeGpus(model="NVIDIA-H100-80GB-HBM3", memory_mib=(81559,))
 
 
 def test_slices_by_counts() -> None:
@@ -26,7 +26,7 @@ def test_slices_by_counts() -> None:
 
 
 def test_nodes_that_say_too_little_or_contradict_themselves() -> None:
-    assert mig_node(NodeCards(model="Tesla-T4"), 1, {"1g.10gb": 1}, {}) is None
+    assert mig_node(NodeGpus(model="Tesla-T4"), 1, {"1g.10gb": 1}, {}) is None
     assert mig_node(H100, 1, {}, {}) is None
     assert mig_node(H100, 0, {"1g.10gb": 1}, {}) is None
     assert mig_node(H100, 1, {"3g.40gb": 3}, {}) is None
@@ -61,6 +61,6 @@ def test_harm_of_nodes() -> None:
     known = "NVIDIA-H100-80GB-HBM3"
     held = [("n1", {"nvidia.com/mig-1g.10gb": 1}), ("n3", {"nvidia.com/mig-1g.10gb": 1})]
     snapshot = snapshot_of([node("n1", known), node("n2", known), node("n3", "X")], held)
-    harm = mig_harm(snapshot, np.arange(3), ("3g.40gb",), {"4g.40gb": 1.0})
-    assert harm.tolist() == pytest.approx([-1.0, 0.0, 0.0])
-    assert mig_harm(snapshot, np.arange(3), (), {"4g.40gb": 1.0}).tolist() == [0.0, 0.0, 0.0]
+    placement_cost = mig_cost(snapshot, np.arange(3), ("3g.40gb",), {"4g.40gb": 1.0})
+    assert placement_cost.tolist() == pytest.approx([-1.0, 0.0, 0.0])
+    assert mig_cost(snapshot, np.arange(3), (), {"4g.40gb": 1.0}).tolist() == [0.0, 0.0, 0.0]

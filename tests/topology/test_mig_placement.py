@@ -19,14 +19,14 @@ from topology.gpus.mig_placement import (
     stranded_share,
     taken,
 )
-from topology.gpus.mig_profiles import MIG_CARDS, MigCard, Profile, known_profile, mig_card, profile_mib
+from topology.gpus.mig_profiles import MIG_GPUS, MigGpu, Profile, known_profile, mig_gpu, profile_mib
 
-H100 = next(card for card in MIG_CARDS if card.name == "H100-80GB")
-A30 = next(card for card in MIG_CARDS if card.name == "A30")
+H100 = next(gpu for gpu in MIG_GPUS if gpu.name == "H100-80GB")
+A30 = next(gpu for gpu in MIG_GPUS if gpu.name == "A30")
 
 
 @pytest.mark.parametrize(
-    ("product", "memory_mib", "card"),
+    ("product", "memory_mib", "gpu"),
     [
         ("NVIDIA-H100-80GB-HBM3", 81559, "H100-80GB"),
         ("NVIDIA-H100-NVL", 95830, "H100-94GB"),
@@ -40,16 +40,16 @@ A30 = next(card for card in MIG_CARDS if card.name == "A30")
         ("NVIDIA-RTX-PRO-6000-Blackwell-Server-Edition", 97887, "RTX-PRO-6000"),
     ],
 )
-def test_the_card_of_a_product(product: str, memory_mib: int, card: str) -> None:
-    found = mig_card(product, memory_mib)
+def test_the_card_of_a_product(product: str, memory_mib: int, gpu: str) -> None:
+    found = mig_gpu(product, memory_mib)
     assert found is not None
-    assert found.name == card
+    assert found.name == gpu
 
 
 def test_cards_without_mig_and_products_without_size() -> None:
-    assert mig_card("Tesla-T4") is None
-    assert mig_card("NVIDIA-A10") is None
-    assert mig_card("NVIDIA-H100") is None  # three sizes, and neither name nor memory says which
+    assert mig_gpu("Tesla-T4") is None
+    assert mig_gpu("NVIDIA-A10") is None
+    assert mig_gpu("NVIDIA-H100") is None  # three sizes, and neither name nor memory says which
 
 
 def test_the_table_as_nvidia_smi_prints_it() -> None:
@@ -142,7 +142,7 @@ def test_a_layout_of_given_instances() -> None:
     assert layout(H100, []) == ()
 
 
-def _most_by_trying(card: MigCard, used: int, profile: Profile) -> int:
+def _most_by_trying(gpu: MigGpu, used: int, profile: Profile) -> int:
     """The largest set of placements that overlap nowhere: every subset tried."""
     best = 0
     for count in range(len(profile.masks) + 1):
@@ -159,20 +159,20 @@ def _union(masks: tuple[int, ...]) -> int:
     return union
 
 
-@pytest.mark.parametrize("card", [H100, A30], ids=lambda card: card.name)
-def test_most_instances_against_every_subset(card: MigCard) -> None:
-    for used in range(0, 1 << card.slices, 3):
-        for profile in card.profiles:
-            assert most_instances(card, used, profile.name) == _most_by_trying(card, used, profile)
+@pytest.mark.parametrize("gpu", [H100, A30], ids=lambda gpu: gpu.name)
+def test_most_instances_against_every_subset(gpu: MigGpu) -> None:
+    for used in range(0, 1 << gpu.slices, 3):
+        for profile in gpu.profiles:
+            assert most_instances(gpu, used, profile.name) == _most_by_trying(gpu, used, profile)
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.sampled_from(MIG_CARDS), st.integers(0, 255), st.data())
-def test_measures_stay_between_none_and_all(card: MigCard, used: int, data: st.DataObject) -> None:
-    used &= (1 << card.slices) - 1
-    names = data.draw(st.lists(st.sampled_from([p.name for p in card.profiles]), max_size=4))
-    assert 0.0 <= fragmentation(card, used, dict.fromkeys(names, 1.0)) <= 1.0
-    assert 0.0 <= stranded_share(card, used, names) <= 1.0
+@given(st.sampled_from(MIG_GPUS), st.integers(0, 255), st.data())
+def test_measures_stay_between_none_and_all(gpu: MigGpu, used: int, data: st.DataObject) -> None:
+    used &= (1 << gpu.slices) - 1
+    names = data.draw(st.lists(st.sampled_from([p.name for p in gpu.profiles]), max_size=4))
+    assert 0.0 <= fragmentation(gpu, used, dict.fromkeys(names, 1.0)) <= 1.0
+    assert 0.0 <= stranded_share(gpu, used, names) <= 1.0
     for name in names:
-        start = best_start(card, used, name, dict.fromkeys(names, 1.0))
-        assert (start is None) == (not free_starts(card, used, name))
+        start = best_start(gpu, used, name, dict.fromkeys(names, 1.0))
+        assert (start is None) == (not free_starts(gpu, used, name))

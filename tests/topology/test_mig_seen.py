@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler.evaluate.mig_cost import mig_harm
+from scheduler.evaluate.mig_cost import mig_cost
 from tests.scheduler.case_files import of_kind
 from tests.scheduler.clusters import READY
-from topology.cluster.agent_gpus import seen_cards
+from topology.cluster.agent_gpus import agent_gpus
 from topology.cluster.state import ClusterState
 from topology.facts import report as f
 from topology.gpus.mig_seen import SeenMig, seen_mig
@@ -64,18 +64,18 @@ def test_a_case_of_instances_seen(case: dict[str, Any]) -> None:
             if at.get("held"):
                 state.assume(f"{name}-{i}", name, {f"nvidia.com/mig-{at['profile']}": 1})
         if given.get("agents", True):
-            told = facts(name, instances, given["product"], given["instance_mib"])
-            state.apply_facts(name, None, told)
-            assert seen_cards(told).usable_mib == (expect["parent_mib"],)
+            reported = facts(name, instances, given["product"], given["instance_mib"])
+            state.apply_facts(name, None, reported)
+            assert agent_gpus(reported).usable_mib == (expect["parent_mib"],)
     snapshot, names = state.snapshot(0.0, 0.0), list(given["nodes"])
-    added = mig_harm(snapshot, np.arange(len(names)), (given["asks"],), given["mix"]).tolist()
+    added = mig_cost(snapshot, np.arange(len(names)), (given["asks"],), given["mix"]).tolist()
     assert dict(zip(names, added, strict=True)) == expect["added"]
     assert names[int(np.argmin(added))] == expect["best"]
 
 
 def seen(*instances: tuple[str, int], name: str = "n") -> SeenMig:
-    told = facts(name, [{"profile": p, "start": s} for p, s in instances], "NVIDIA A100-SXM4-80GB", 9856)
-    found = seen_mig(told.gpus, {})
+    reported = facts(name, [{"profile": p, "start": s} for p, s in instances], "NVIDIA A100-SXM4-80GB", 9856)
+    found = seen_mig(reported.gpus, {})
     assert found is not None
     return found
 
@@ -103,25 +103,25 @@ def test_only_an_idle_instance_can_be_had() -> None:
 
 
 def test_what_the_driver_does_not_show_is_not_made_up() -> None:
-    told = facts("n", [{"profile": "1g.10gb", "start": None}], "NVIDIA A100-SXM4-80GB", 9856)
-    assert seen_mig(told.gpus, {}) is None
+    reported = facts("n", [{"profile": "1g.10gb", "start": None}], "NVIDIA A100-SXM4-80GB", 9856)
+    assert seen_mig(reported.gpus, {}) is None
     assert seen_mig(facts("n", [], "NVIDIA X", 0).gpus, {}) is None
     whole = (f.Gpu(uuid="GPU-1", name="NVIDIA A100-SXM4-80GB", mig=f.Mig(enabled=False)),)
     assert seen_mig(whole, {}) is None
-    lost = tuple(replace(gpu, health=f.Health.LOST) for gpu in told.gpus)
+    lost = tuple(replace(gpu, health=f.Health.LOST) for gpu in reported.gpus)
     assert seen_mig(lost, {}) is None
     # Of a size that the name does not say the memory tells: A100 40 GB has 1g.5gb.
     forty = f.Gpu(uuid="GPU-1", name="NVIDIA A100-SXM4", mig=f.Mig(enabled=True))
     found = seen_mig((forty,), {"GPU-1": 40960})
     assert found is not None
-    assert found.card.name == "A100-40GB"
+    assert found.device.name == "A100-40GB"
 
 
 def test_instances_in_use_are_named_by_their_uuid() -> None:
-    told = facts(
+    reported = facts(
         "n",
         [{"profile": "1g.10gb", "start": 0, "held": True}, {"profile": "1g.10gb", "start": 1}],
         "NVIDIA A100-SXM4-80GB",
         9856,
     )
-    assert gpus_in_use(told) == ("MIG-n-0",)
+    assert gpus_in_use(reported) == ("MIG-n-0",)

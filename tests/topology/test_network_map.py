@@ -6,9 +6,9 @@ import networkx as nx
 
 from tests.topology import samples
 from tests.topology.data_files import data
-from topology.graph.link_words import HOP
+from topology.graph.link_types import HOP
 from topology.graph.network_map import NetworkMap, domain_chains
-from topology.graph.parts import NETWORK_SWITCHES, Link, Part, PartKind, Topology
+from topology.graph.parts import NETWORK_SWITCHES, GraphLink, GraphPart, PartKind, Topology
 from topology.reach.model import NodeLinks, ReachModel
 from topology.readers.formats import read
 
@@ -62,10 +62,10 @@ def test_the_way_between_hosts_is_a_shortest_one() -> None:
 
 
 def test_no_way_where_a_host_has_several_or_none() -> None:
-    parts = [Part("l1", PartKind.LEAF), Part("l2", PartKind.LEAF), Part("l3", PartKind.LEAF)]
-    parts += [Part(name, PartKind.HOST) for name in ("one", "two", "three", "alone")]
+    parts = [GraphPart("l1", PartKind.LEAF), GraphPart("l2", PartKind.LEAF), GraphPart("l3", PartKind.LEAF)]
+    parts += [GraphPart(name, PartKind.HOST) for name in ("one", "two", "three", "alone")]
     links = [("l1", "one"), ("l1", "two"), ("l2", "two"), ("l3", "three"), ("one", "alone")]
-    network = NetworkMap.of(Topology.of("test", parts, [Link(a, b, HOP) for a, b in links]))
+    network = NetworkMap.of(Topology.of("test", parts, [GraphLink(a, b, HOP) for a, b in links]))
     assert network.way("one", "one") == ("leaf l1",)
     for other in ("two", "three", "alone", "nobody"):  # two leaves, no path, no switch, no such host
         assert network.way("one", other) == ()

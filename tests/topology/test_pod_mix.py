@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from topology.fragmentation.pod_mix import MOST_SHAPES, NO_MIX, Mix, PodMix
 from topology.fragmentation.pod_shape import PodShape, shape_of
-from topology.gpus.asked import GpuRequest
+from topology.gpus.gpu_request import GpuRequest
 from topology.labels import DECODE, GPU_PRODUCT, PREFILL
 from topology.objects import PodSpec
 
@@ -65,7 +65,7 @@ def test_shapes_are_bounded() -> None:
 
 def test_cpu_per_gpu_by_hand() -> None:
     """4 cores to a GPU, 8 to two, 4 to a half: 16 cores to 3.5 GPUs."""
-    assert Mix([(ONE, 1), (TWO, 1), (HALF, 1)]).on_card(0).cpu_per_gpu_milli == pytest.approx(16_000 / 3.5)
+    assert Mix([(ONE, 1), (TWO, 1), (HALF, 1)]).on_gpu(0).cpu_per_gpu_milli == pytest.approx(16_000 / 3.5)
 
 
 def test_scarcity_by_hand() -> None:
@@ -78,12 +78,12 @@ def test_scarcity_by_hand() -> None:
 @given(st.lists(st.sampled_from((ONE, TWO, HALF)), min_size=1), st.data())
 def test_added_and_removed_is_as_never_seen(shapes: list[PodShape], data: st.DataObject) -> None:
     mix, never = PodMix(), PodMix()
-    kept = data.draw(st.lists(st.booleans(), min_size=len(shapes), max_size=len(shapes)))
-    for shape, stays in zip(shapes, kept, strict=True):
+    retained = data.draw(st.lists(st.booleans(), min_size=len(shapes), max_size=len(shapes)))
+    for shape, stays in zip(shapes, retained, strict=True):
         mix.add(shape)
         if stays:
             never.add(shape)
-    for shape, stays in zip(shapes, kept, strict=True):
+    for shape, stays in zip(shapes, retained, strict=True):
         if not stays:
             mix.remove(shape)
     after, alone = mix.current(), never.current()

@@ -18,7 +18,7 @@ from topology.agent.prober import link_bytes_per_s
 from topology.facts import agent_pb2 as wire
 from topology.facts.report import Nic, NicPort, NodeFacts, NodeState, NvmlState, ReachSample
 from topology.measured.probe_plan import BUSY, LOST_S, MOST_AT_ONCE, Order, ProbePlan
-from topology.measured.probe_stats import LINK_SHARE, Round, Summary, of_rounds, summarise
+from topology.measured.probe_stats import LINK_SHARE, ProbeSummary, Round, of_rounds, summarise
 from topology.reach.domains import DomainChain
 from topology.token_bucket import TokenBucket
 
@@ -39,14 +39,14 @@ def test_c086_set_up_is_left_out() -> None:
 
 def test_percentiles_are_nearest_rank() -> None:
     values = [float(i) for i in range(1, 1001)]
-    assert summarise(values, warm=0) == Summary(500.0, 990.0, 999.0, 1000)
-    assert summarise(values[:100], warm=0) == Summary(50.0, 99.0, 100.0, 100)
+    assert summarise(values, warm=0) == ProbeSummary(500.0, 990.0, 999.0, 1000)
+    assert summarise(values[:100], warm=0) == ProbeSummary(50.0, 99.0, 100.0, 100)
 
 
 def test_one_way_is_a_page_less_half_a_ping_and_the_slower_way_counts() -> None:
     # ping 40, push 100, pull 160: 100 - 20 = 80 there, 160 - 20 = 140 back
     found = of_rounds([Round(9e9, 9e9, 9e9)] * 2 + [Round(40.0, 100.0, 160.0)] * 200, warm=2)
-    assert found == Summary(140.0, 140.0, 140.0, 200)
+    assert found == ProbeSummary(140.0, 140.0, 140.0, 200)
     assert of_rounds([], warm=0) is None
 
 
@@ -184,17 +184,17 @@ def test_too_many_are_not_served() -> None:
 
 
 async def test_orders_become_samples_and_what_cannot_be_probed_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    told: list[ReachSample] = []
-    runner = ProbeRunner(told.append, lambda: FAST)
+    reported: list[ReachSample] = []
+    runner = ProbeRunner(reported.append, lambda: FAST)
     with answering() as server, caplog.at_level(logging.INFO):
         address = f"127.0.0.1:{server.port}"
         order = wire.ProbeOrder(peer="n2", address=address, size_bytes=4096, count=20, transport="tcp")
         runner.take(wire.ProbeOrders(orders=[wire.ProbeOrder(peer="n3", transport="rdma"), order]))
         running = asyncio.create_task(runner.run())
-        await until(lambda: bool(told))
+        await until(lambda: bool(reported))
         running.cancel()
-    assert [(s.peer, s.size_bytes, s.count, s.transport) for s in told] == [("n2", 4096, 20, "tcp")]
-    assert 0 < told[0].p50_us <= told[0].p99_us <= told[0].p999_us
+    assert [(s.peer, s.size_bytes, s.count, s.transport) for s in reported] == [("n2", 4096, 20, "tcp")]
+    assert 0 < reported[0].p50_us <= reported[0].p99_us <= reported[0].p999_us
     assert "RDMA is not probed: no program is named for it" in caplog.messages
     assert await runner.probe(order) is None  # nobody answers there any more
     assert await runner.probe(wire.ProbeOrder(peer="n2", address="nowhere", size_bytes=1)) is None

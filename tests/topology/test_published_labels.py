@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.scheduler.clusters import node
-from topology.cluster.agent_links import SeenLinks
+from topology.cluster.agent_links import AgentLinks
 from topology.cluster.domain_sources import NO_SOURCES, Sources
 from topology.hypernodes.label_plan import plan_labels
 from topology.hypernodes.label_publisher import NodeLabelPublisher
@@ -23,7 +23,7 @@ def short(labels: dict[str, str]) -> dict[str, str]:
 
 
 def test_labels_say_what_the_tree_says_and_nothing_where_nobody_knows() -> None:
-    agents = {"n1": SeenLinks(fabric="u.1"), "n2": SeenLinks(fabric="u.1")}
+    agents = {"n1": AgentLinks(fabric="u.1"), "n2": AgentLinks(fabric="u.1")}
     nodes = [node("n1", spine="s1", leaf="l1"), node("n2", spine="s1", leaf="l1"), node("n3", leaf="l2"), node("n4")]
     wanted = plan_labels(nodes, Sources(agents))
     assert {name: short(labels) for name, labels in wanted.items()} == {
@@ -102,11 +102,11 @@ class _Server:
 async def test_labels_follow_what_agents_say_and_go_with_it() -> None:
     server = _Server(node("n1", leaf="l1"), node("n2", leaf="l1"))
     publisher = NodeLabelPublisher(server)
-    agents = {"n1": SeenLinks(fabric="u.1"), "n2": SeenLinks(fabric="u.1")}
+    agents = {"n1": AgentLinks(fabric="u.1"), "n2": AgentLinks(fabric="u.1")}
     assert await server.round(publisher, Sources(agents)) == 2
     assert short(server.ours("n1")) == {CLIQUE: "isochrone-clique-u-1", IN_LEAF: "isochrone-leaf-l1"}
     assert await server.round(publisher, Sources(agents)) == 0
-    broken = {"n1": agents["n1"], "n2": SeenLinks(fabric="")}
+    broken = {"n1": agents["n1"], "n2": AgentLinks(fabric="")}
     assert await server.round(publisher, Sources(broken)) == 1
     assert short(server.ours("n2")) == {IN_LEAF: "isochrone-leaf-l1"}
     # A successor knows nothing of this process's memory: the API server knows what is ours.

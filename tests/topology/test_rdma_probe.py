@@ -81,19 +81,19 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_two_sides_meet_and_the_sample_says_rdma(tmp_path: Path) -> None:
     port = free_port()
     side = Side(tmp_path, port=port, rate_mbps=10_000_000)
-    told: list[ReachSample] = []
-    runner = ProbeRunner(told.append, lambda: None, side.probe)
+    reported: list[ReachSample] = []
+    runner = ProbeRunner(reported.append, lambda: None, side.probe)
     running = asyncio.create_task(runner.run())
     try:
         runner.take(wire.ProbeOrders(orders=[order(port)]))  # the client comes first and has to wait
         await until(lambda: len(side.calls()) >= 2)
         runner.take(wire.ProbeOrders(orders=[order(port, serve=True, peer="n1")]))
-        await until(lambda: bool(told))
+        await until(lambda: bool(reported))
     finally:
         running.cancel()
         await asyncio.wait([running])
         await side.probe.close()
-    [sample] = told
+    [sample] = reported
     assert (sample.peer, sample.size_bytes, sample.count, sample.transport) == ("n2", 65536, 100, "rdma")
     assert (sample.p50_us, sample.p99_us, sample.p999_us) == (4.5, 5.9, 19.8)
     options = ["-x", "3", "-F", "-d", "mlx5_1", "-i", "2", "-s", "65536", "-n", "100", "-p", str(port)]
@@ -103,7 +103,7 @@ async def test_two_sides_meet_and_the_sample_says_rdma(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
-    ("mood", "said"),
+    ("mood", "value"),
     [
         ("raise SystemExit('Unable to find GID')", "ended with 1: Unable to find GID"),
         ("print('x' * 300000)", "says more than 262144 bytes"),
@@ -111,11 +111,11 @@ async def test_two_sides_meet_and_the_sample_says_rdma(tmp_path: Path) -> None:
     ],
 )
 async def test_a_program_that_fails_is_told_in_its_own_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mood: str, said: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mood: str, value: str
 ) -> None:
     monkeypatch.setattr(rdma_probe, "MEET_LIMIT_S", 0.0)
     side = Side(tmp_path, mood=mood)
-    with pytest.raises((OSError, BadInput), match=said):
+    with pytest.raises((OSError, BadInput), match=value):
         await side.probe.measure(order(1))
 
 

@@ -11,7 +11,7 @@ from topology.graph.parts import PartKind, Topology
 from topology.readers.formats import read
 
 
-def words(topology: Topology) -> dict[frozenset[str], str]:
+def tokens(topology: Topology) -> dict[frozenset[str], str]:
     return {frozenset((link.a, link.b)): link.kind for link in topology.links}
 
 
@@ -117,10 +117,10 @@ def test_a_real_text_is_read_as_by_eye(name: str) -> None:
     assert [part.name for part in topology.of_kind(PartKind.GPU)] == [f"GPU{i}" for i in range(len(near))]
     assert numa(topology) == near
     assert len(topology.of_kind(PartKind.NIC)) == nics
-    said = words(topology)
+    value = tokens(topology)
     for pair in filter(None, pairs.split(", ")):
         ends, word = pair.split()
-        assert said[frozenset(ends.split("-"))] == word, ends
+        assert value[frozenset(ends.split("-"))] == word, ends
     assert len(topology.warnings) == warnings, topology.warnings
     devices = len(near) + nics
     assert len(topology.links) == devices * (devices - 1) // 2
@@ -175,7 +175,7 @@ def test_what_can_be_read_in_one_way_is_read_with_a_warning(old: str, new: str, 
     topology = read(SMALL.replace(old, new, 1).encode())
     assert topology.warnings == (warning,)
     assert numa(topology) == [0, 1]
-    assert words(topology)[frozenset(("GPU0", "NIC0"))] == "PIX"
+    assert tokens(topology)[frozenset(("GPU0", "NIC0"))] == "PIX"
 
 
 @pytest.mark.parametrize(
@@ -204,9 +204,9 @@ def test_a_damaged_text_is_refused_with_its_line(old: str, new: str, sentence: s
 def test_a_cut_may_leave_nv1_of_nv18() -> None:
     cut = "\tGPU0\tGPU1\tGPU2\nGPU0\tX\tNV18\tNV18\nGPU1\tNV18\tX\tNV1"
     topology = read(cut.encode())
-    assert words(topology)[frozenset(("GPU1", "GPU2"))] == "NV1"  # the row is whole: this is what it says
+    assert tokens(topology)[frozenset(("GPU1", "GPU2"))] == "NV1"  # the row is whole: this is what it says
     shorter = "\tGPU0\tGPU1\tGPU2\tGPU3\nGPU0\tX\tNV18\tNV18\tNV18\nGPU1\tNV18\tX\tNV1"
-    assert words(read(shorter.encode()))[frozenset(("GPU1", "GPU2"))] == "unknown"
+    assert tokens(read(shorter.encode()))[frozenset(("GPU1", "GPU2"))] == "unknown"
 
 
 def test_what_powershell_writes_is_read() -> None:
@@ -223,8 +223,8 @@ def check_never_wrong(whole: Topology, damaged: str) -> bool:
         topology = read(damaged.encode())
     except BadInput:
         return False
-    true = words(whole)
-    for pair, word in words(topology).items():
+    true = tokens(whole)
+    for pair, word in tokens(topology).items():
         assert word in ("unknown", true[pair]), pair
     near = {gpu.name: (gpu.numa, gpu.cpus) for gpu in whole.of_kind(PartKind.GPU)}
     for gpu in topology.of_kind(PartKind.GPU):
@@ -254,4 +254,4 @@ def test_a_real_text_that_is_cut_or_wrapped_is_never_read_wrongly(name: str) -> 
         check_never_wrong(whole, text[:cut])
     for width in (80, 100, 132):
         if check_never_wrong(whole, wrapped(text, width)):
-            assert words(read(wrapped(text, width).encode())) == words(whole)
+            assert tokens(read(wrapped(text, width).encode())) == tokens(whole)

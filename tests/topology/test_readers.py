@@ -12,13 +12,13 @@ import yaml
 from tests.topology import samples
 from tests.topology.data_files import data, files
 from topology.bad_input import BadInput
-from topology.graph.parts import Part, PartKind, Topology, TopologyBuilder
+from topology.graph.parts import GraphPart, PartKind, Topology, TopologyBuilder
 from topology.graph.text import picture, tree
 from topology.readers import documents
 from topology.readers.formats import read
 
 
-def part(topology: Topology, name: str) -> Part:
+def part(topology: Topology, name: str) -> GraphPart:
     return next(part for part in topology.parts if part.name == name)
 
 
@@ -98,10 +98,10 @@ def test_a_drawn_fabric_says_where_the_cables_go() -> None:
 def test_a_host_on_several_rails_says_which_and_many_cables_are_counted() -> None:
     build = TopologyBuilder("by hand")
     for rail in range(6):
-        build.part(Part(f"leaf{rail}", PartKind.LEAF))
-    build.part(Part("n1", PartKind.HOST))
+        build.part(GraphPart(f"leaf{rail}", PartKind.LEAF))
+    build.part(GraphPart("n1", PartKind.HOST))
     for rail in range(6):
-        build.part(Part(f"n1/mlx5_{rail}", PartKind.NIC, "n1", device=f"mlx5_{rail}"))
+        build.part(GraphPart(f"n1/mlx5_{rail}", PartKind.NIC, "n1", device=f"mlx5_{rail}"))
         build.link(f"leaf{rail}", f"n1/mlx5_{rail}", "hop")
     assert list(tree(build.build()))[6:8] == ["n1 (host)", "  cables to leaf0, leaf1, leaf2, leaf3 and 2 more switches"]
 

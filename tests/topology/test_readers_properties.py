@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.topology.data_files import data
-from topology.graph.link_words import HOP, PCIE_WORDS, PHB, PIX, PXB, SYS
+from topology.graph.link_types import HOP, PCIE_TYPES, PHB, PIX, PXB, SYS
 from topology.graph.network_map import domain_chains
-from topology.graph.parts import Part, PartKind, Topology
-from topology.readers.documents import Value, json_document
+from topology.graph.parts import GraphPart, PartKind, Topology
+from topology.readers.documents import DocumentValue, json_document
 from topology.readers.formats import read
 
 Network = dict[str, dict[str, list[str]]]
@@ -79,8 +79,8 @@ def nodes(network: Network) -> str:
 
 def hypernodes(network: Network) -> str:
     def one(name: str, tier: int, kind: str, members: list[str]) -> str:
-        said = [{"type": kind, "selector": {"exactMatch": {"name": member}}} for member in members]
-        spec = json.dumps({"tier": tier, "members": said})
+        output = [{"type": kind, "selector": {"exactMatch": {"name": member}}} for member in members]
+        spec = json.dumps({"tier": tier, "members": output})
         head = "apiVersion: topology.volcano.sh/v1alpha1\nkind: HyperNode"
         return f"{head}\nmetadata: {{name: {name}}}\nspec: {spec}\n---\n"
 
@@ -113,21 +113,21 @@ WRITERS: dict[str, Callable[[Network], str]] = {
 def test_one_network_reads_alike_from_every_format(name: str, network: Network) -> None:
     topology = read(WRITERS[name](network).encode())
     assert topology.warnings == ()
-    stands = {
+    waiting = {
         host: (leaf, spine) for spine, leaves in network.items() for leaf, hosts in leaves.items() for host in hosts
     }
     assert {part.name: part.inside for part in topology.of_kind(PartKind.HOST)} == {
-        host: leaf for host, (leaf, _) in stands.items()
+        host: leaf for host, (leaf, _) in waiting.items()
     }
     kinds = {part.name: part.kind for part in topology.parts}
     assert {name for name, kind in kinds.items() if kind is PartKind.SPINE} == set(network)
-    assert {name for name, kind in kinds.items() if kind is PartKind.LEAF} == {leaf for leaf, _ in stands.values()}
+    assert {name for name, kind in kinds.items() if kind is PartKind.LEAF} == {leaf for leaf, _ in waiting.values()}
     joined = {frozenset((link.a, link.b)) for link in topology.links if link.kind == HOP}
-    assert all(frozenset((leaf, spine)) in joined for leaf, spine in stands.values())
+    assert all(frozenset((leaf, spine)) in joined for leaf, spine in waiting.values())
     chains = domain_chains(topology)
-    for one in stands:
-        for other in stands:
-            assert (chains[one].leaf == chains[other].leaf) == (stands[one][0] == stands[other][0])
+    for one in waiting:
+        for other in waiting:
+            assert (chains[one].leaf == chains[other].leaf) == (waiting[one][0] == waiting[other][0])
 
 
 @pytest.mark.parametrize("name", ["azure_ndv2", "azure_ndv4", "azure_ndv5", "aws_p4d-24xl", "oci_topo-flattened"])
@@ -141,19 +141,19 @@ def test_pci_distances_of_a_deep_tree() -> None:
 
 def check_distances(topology: Topology) -> None:
     tree = nx.Graph([(part.name, part.inside) for part in topology.parts if part.inside])
-    parts: dict[str, Part] = {part.name: part for part in topology.parts}
-    looked = 0
+    parts: dict[str, GraphPart] = {part.name: part for part in topology.parts}
+    inspected = 0
     for link in topology.links:
-        if link.kind not in PCIE_WORDS:
+        if link.kind not in PCIE_TYPES:
             continue
-        looked += 1
+        inspected += 1
         if not nx.has_path(tree, link.a, link.b):
             expected = SYS
         else:
             met = [parts[name].kind for name in nx.shortest_path(tree, link.a, link.b)[1:-1]]
             expected = PHB if PartKind.NUMA in met else PIX if len(met) == 1 else PXB
         assert link.kind == expected, link
-    assert looked > 20
+    assert inspected > 20
 
 
 # Without what JSON may hold and YAML may not: control characters, line ends of Unicode, marks of byte order.
@@ -164,7 +164,7 @@ json_values = st.recursive(
 )
 
 
-def plain(value: Value) -> Any:
+def plain(value: DocumentValue) -> Any:
     """Without lines."""
     if isinstance(value.data, dict):
         return {key: plain(inside) for key, inside in value.data.items()}

@@ -69,8 +69,8 @@ def test_worth_is_the_dual_of_the_cutting_stock_problem(sizes: dict[int, int]) -
     assert sum(count * worth[size] for size, count in sizes.items()) == pytest.approx(fewest_gpus(sizes))
     assert (np.diff(worth) >= -1e-9).all()
     # Every remainder is worth the best of what fits, at the worth of each size alone.
-    for room in (0, 333, 500, 777, 1000):
-        fits = [p for p in product(*(range(room // s + 1) for s in sizes)) if np.dot(p, list(sizes)) <= room]
+    for capacity in (0, 333, 500, 777, 1000):
+        fits = [p for p in product(*(range(capacity // s + 1) for s in sizes)) if np.dot(p, list(sizes)) <= capacity]
         best = max(np.dot(p, [worth[s] for s in sizes]) for p in fits)
-        assert worth[room] >= best - 1e-9
-        assert room == WHOLE_MILLI or worth[room] == pytest.approx(best)
+        assert worth[capacity] >= best - 1e-9
+        assert capacity == WHOLE_MILLI or worth[capacity] == pytest.approx(best)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.scheduler.clusters import READY, node
 from tests.scheduler.small_cases import snapshots
-from topology.cluster.snapshot import Assumed, NodeTable, Snapshot, room_for, snapshot_of
+from topology.cluster.snapshot import Assumed, NodeTable, Snapshot, capacity_for, snapshot_of
 from topology.objects import Metadata, Node, NodeStatus, PodSpec
 
 GPU = "nvidia.com/gpu"
@@ -78,7 +78,7 @@ def test_arrays_cannot_be_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("free_row", "need", "room"),
+    ("free_row", "need", "capacity"),
     [
         ([8, 10], [4, 1], 2),
         ([8, 1], [4, 1], 1),
@@ -88,8 +88,8 @@ def test_arrays_cannot_be_written() -> None:
         ([0, 0], [0, 0], 1000),
     ],
 )
-def test_room_is_how_many_fit(free_row: list[int], need: list[int], room: int) -> None:
-    assert room_for(np.array([free_row]), np.array(need)).tolist() == [room]
+def test_room_is_how_many_fit(free_row: list[int], need: list[int], capacity: int) -> None:
+    assert capacity_for(np.array([free_row]), np.array(need)).tolist() == [capacity]
 
 
 def test_acceptance_is_by_node_and_remembered() -> None:

@@ -17,8 +17,8 @@ from tests.topology.samples import TOPO_MATRIX as SMALL
 from tests.topology.scripted_server import ScriptedServer
 from topology.bad_input import BadInput
 from topology.graph.export import as_dot
-from topology.graph.link_words import HOP
-from topology.graph.parts import Link, Part, PartKind, Topology
+from topology.graph.link_types import HOP
+from topology.graph.parts import GraphLink, GraphPart, PartKind, Topology
 from topology.graph.text import picture
 from topology.kube.api import KubeApi
 from topology.kube.cluster_topology import cluster_topology
@@ -43,15 +43,15 @@ def test_json_has_the_four_keys(
     command: str, small: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert leave(monkeypatch, command, small, "-o", "json") == 0
-    said = json.loads(capsys.readouterr().out)
-    assert [(gpu["name"], gpu["numa"]) for gpu in said["gpus"]] == [("GPU0", 0), ("GPU1", 1)]
-    assert [nic["name"] for nic in said["nics"]] == ["NIC0"]
-    assert said["links"] == [
+    value = json.loads(capsys.readouterr().out)
+    assert [(gpu["name"], gpu["numa"]) for gpu in value["gpus"]] == [("GPU0", 0), ("GPU1", 1)]
+    assert [nic["name"] for nic in value["nics"]] == ["NIC0"]
+    assert value["links"] == [
         {"a": "GPU0", "b": "GPU1", "kind": "NV4"},
         {"a": "GPU0", "b": "NIC0", "kind": "PIX"},
         {"a": "GPU1", "b": "NIC0", "kind": "SYS"},
     ]
-    assert said["warnings"] == []
+    assert value["warnings"] == []
 
 
 @pytest.mark.parametrize("command", ["import", "show"])
@@ -88,8 +88,8 @@ def test_dot_has_a_line_for_every_part_and_edge(
 
 
 def test_dot_escapes_what_would_end_a_string() -> None:
-    parts = [Part('a"b', PartKind.LEAF), Part("c\\", PartKind.HOST, 'a"b')]
-    assert as_dot(Topology.of("x", parts, [Link('a"b', "c\\", HOP, 2)])) == (
+    parts = [GraphPart('a"b', PartKind.LEAF), GraphPart("c\\", PartKind.HOST, 'a"b')]
+    assert as_dot(Topology.of("x", parts, [GraphLink('a"b', "c\\", HOP, 2)])) == (
         'graph "x" {\n'
         '  "a\\"b" [label="a\\"b\\nleaf"];\n'
         '  "c\\\\" [label="c\\\\\\nhost"];\n'
@@ -153,10 +153,10 @@ def test_a_bad_file_is_one_sentence_and_code_2(
 ) -> None:
     Path(small).write_bytes(content)
     assert leave(monkeypatch, "import", small) == 2
-    said = capsys.readouterr()
-    assert said.err.startswith(f"isochrone: {small}: {sentence}")
-    assert said.err.count("\n") == 1
-    assert said.out == ""
+    value = capsys.readouterr()
+    assert value.err.startswith(f"isochrone: {small}: {sentence}")
+    assert value.err.count("\n") == 1
+    assert value.out == ""
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ class Seen:
         self.batches.append(list(changes))
 
     @property
-    def words(self) -> list[str]:
+    def tokens(self) -> list[str]:
         return [word(change) for batch in self.batches for change in batch]
 
 

@@ -35,7 +35,7 @@ class SourceThread(Generic[T]):
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
         self._running: asyncio.Future[T] | None = None
 
-    async def ask(self, question: Callable[[], T], limit_s: float) -> T | None:
+    async def demand(self, question: Callable[[], T], limit_s: float) -> T | None:
         """The answer, or that to the question before if it comes only now; None if there is none within the limit."""
         if self._running is None:
             self._running = asyncio.get_running_loop().run_in_executor(self._thread, question)
@@ -116,7 +116,7 @@ class Collector:
 
     async def _read_nvml(self, now_s: float) -> NvmlReading:
         """What NVML says; that it hangs, where it does."""
-        reading = await self._nvml_thread.ask(lambda: self._nvml.read(now_s), self._limit_s)
+        reading = await self._nvml_thread.demand(lambda: self._nvml.read(now_s), self._limit_s)
         return reading or NvmlReading(state=NvmlState.LOST, problem=f"NVML does not answer for {self._limit_s:g}s")
 
     async def _read_sysfs(self, reading: NvmlReading) -> Host | None:
@@ -126,7 +126,7 @@ class Collector:
         else:
             gpus, pairs = self._last.gpus, self._last.pairs  # where those known were
         for _ in range(2):  # a late answer is about the GPUs of another look: it is asked for again
-            found = await self._sysfs_thread.ask(lambda: (gpus, self._sysfs.read(gpus, pairs)), self._limit_s)
+            found = await self._sysfs_thread.demand(lambda: (gpus, self._sysfs.read(gpus, pairs)), self._limit_s)
             if found is not None and found[0] is gpus:
                 return found[1]
         return None

@@ -46,7 +46,7 @@ class _Held:
         return 1.0 - (now_s - self.since_s) / self.valid_s if self.valid_s > 0 else 0.0
 
 
-class Enrolment:
+class AgentEnrolment:
     """`enrol_dir` of the settings holds the pod's token and ca.crt, both renewed by the kubelet."""
 
     def __init__(

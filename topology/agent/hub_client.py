@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import grpc.aio
 
-from topology.agent.enrolment import Enrolment, NotEnrolledError
+from topology.agent.enrolment import AgentEnrolment, NotEnrolledError
 from topology.agent.settings import AgentSettings
 from topology.bad_input import BadInput
 from topology.environment import ENV_PREFIX
@@ -42,7 +42,7 @@ Orders = Callable[[wire.ProbeOrders], None]
 
 
 class HubClient:
-    """Tell it facts with `tell`; it sends them when the hub is there."""
+    """Tell it facts with `report`; it sends them when the hub is there."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class HubClient:
         probe_address: str | None = None,
         chance: Callable[[], float] = random.random,
         channel: Callable[[], Any] | None = None,
-        enrolment: Enrolment | None = None,
+        enrolment: AgentEnrolment | None = None,
     ) -> None:
         self._settings, self._chance, self._on_orders = settings, chance, on_orders
         self._hello = wire.Hello(
@@ -65,7 +65,7 @@ class HubClient:
             probe_address=probe_address,
         )
         self._made_channel = channel
-        self._enrolment = enrolment or (Enrolment(settings) if settings.enrol else None)
+        self._enrolment = enrolment or (AgentEnrolment(settings) if settings.enrol else None)
         self._news = asyncio.Event()
         self._facts: NodeFacts | None = None
         self._samples: dict[tuple[str, int, str], ReachSample] = {}
@@ -74,7 +74,7 @@ class HubClient:
         self.breaks = 0
         self.problem = "not connected yet"
 
-    def tell(self, facts: NodeFacts) -> None:
+    def report(self, facts: NodeFacts) -> None:
         """The newest facts; those before them that were not sent yet are dropped. Measurements are kept."""
         for sample in facts.reach:
             self._samples[sample.peer, sample.size_bytes, sample.transport] = sample

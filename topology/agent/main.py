@@ -104,7 +104,7 @@ class Agent:
         self.prober: Prober | None = None
         if settings.hub:
             if settings.probe_listen:
-                self.prober = Prober(settings, lambda: self.collector.facts, self._tell)
+                self.prober = Prober(settings, lambda: self.collector.facts, self._report)
                 if self.prober.rdma is not None:
                     self.collector.rdma_port = self.prober.rdma.port
             self.hub = HubClient(
@@ -117,9 +117,9 @@ class Agent:
         self.metrics = AgentMetrics(version, self.collector, self.hub)
         self._heard_s = monotonic_s()
 
-    def _tell(self, facts: NodeFacts) -> None:
+    def _report(self, facts: NodeFacts) -> None:
         if self.hub is not None:
-            self.hub.tell(facts)
+            self.hub.report(facts)
 
     def why_dead(self) -> str:
         """For the liveness probe: a driver that only a new process can use, or a loop that stands still."""
@@ -144,7 +144,7 @@ class Agent:
                 facts = await self.collector.collect()
                 self._heard_s = monotonic_s()
                 if self.hub is not None:
-                    self.hub.tell(facts)
+                    self.hub.report(facts)
                 if ready is not None:
                     gc.collect()
                     gc.freeze()  # what is here now stays: later collections need not walk it

@@ -69,10 +69,10 @@ def read_gpu(
     Raises GpuGone, NvmlGone, and, if `patient`, MigChanging while somebody divides it anew.
     """
     nvml = query.nvml
-    name = query.ask("name", "nvmlDeviceGetName", handle)
-    pci = query.ask("bus_id", "nvmlDeviceGetPciInfo_v3", handle)
-    bar1 = query.ask("bar1_total_bytes", "nvmlDeviceGetBAR1MemoryInfo", handle)
-    architecture = query.ask("architecture", "nvmlDeviceGetArchitecture", handle)
+    name = query.demand("name", "nvmlDeviceGetName", handle)
+    pci = query.demand("bus_id", "nvmlDeviceGetPciInfo_v3", handle)
+    bar1 = query.demand("bar1_total_bytes", "nvmlDeviceGetBAR1MemoryInfo", handle)
+    architecture = query.demand("architecture", "nvmlDeviceGetArchitecture", handle)
     own = read_memory(query, handle, gpu_uuid)
     mig, instances = read_mig(query, handle, own.total_bytes if own else None, patient=patient)
     if mig is not None and mig.enabled and (own is None or own.kind is MemoryKind.UNIFIED):
@@ -155,11 +155,11 @@ def read_links(query: NvmlQuery, handle: Any) -> tuple[NvLink, ...]:
         active = state in (1, 2)  # 2 is asleep: it wakes when it is used
         remote, address, version = None, None, None
         if active:
-            remote = _REMOTES.get(query.ask("", "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link, quiet=True))
-            pci = query.ask("", "nvmlDeviceGetNvLinkRemotePciInfo", handle, link, quiet=True)
+            remote = _REMOTES.get(query.demand("", "nvmlDeviceGetNvLinkRemoteDeviceType", handle, link, quiet=True))
+            pci = query.demand("", "nvmlDeviceGetNvLinkRemotePciInfo", handle, link, quiet=True)
             address = bus_id(pci) if pci is not None and pci.busId else None
             address = None if address in _NO_ADDRESS else address
-            version = _VERSIONS.get(query.ask("", "nvmlDeviceGetNvLinkVersion", handle, link, quiet=True))
+            version = _VERSIONS.get(query.demand("", "nvmlDeviceGetNvLinkVersion", handle, link, quiet=True))
         found.append(
             NvLink(
                 link=link,

@@ -30,7 +30,7 @@ def read_mig(
     `total_bytes` of the whole GPU, where it is known, names the profiles if the driver does not. Raises MigChanging if
     `patient`; else what is not answered of an instance costs that instance only.
     """
-    modes = query.ask("mig", "nvmlDeviceGetMigMode", handle)
+    modes = query.demand("mig", "nvmlDeviceGetMigMode", handle)
     if modes is None:
         return None, []
     enabled, after = bool(modes[0]), bool(modes[1])
@@ -74,7 +74,7 @@ def _devices(
     query: NvmlQuery, handle: Any, profiles: list[MigProfile], total_bytes: int | None, *, patient: bool
 ) -> tuple[list[MigInstance], list[Memory]]:
     """MIG devices: the instances that work can be put on. Indices have gaps."""
-    count = query.ask("mig.instances", "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
+    count = query.demand("mig.instances", "nvmlDeviceGetMaxMigDeviceCount", handle) or 0
     instances, memory = [], []
     for index in range(min(count, 64)):
         code, device = query.answer("nvmlDeviceGetMigDeviceHandleByIndex", handle, index)
@@ -155,7 +155,7 @@ def _profiles(query: NvmlQuery, handle: Any) -> list[MigProfile]:
                 name=name.removeprefix("MIG ") or None,
                 compute_slices=int(info.sliceCount),
                 most_instances=int(info.instanceCount),
-                remaining=query.ask("", "nvmlDeviceGetGpuInstanceRemainingCapacity", handle, info.id, quiet=True),
+                remaining=query.demand("", "nvmlDeviceGetGpuInstanceRemainingCapacity", handle, info.id, quiet=True),
                 memory_bytes=int(info.memorySizeMB) * _MIB,
                 placements=_placements(query, handle, int(info.id)),
             )
@@ -191,7 +191,7 @@ def _instances(query: NvmlQuery, handle: Any, profiles: list[MigProfile]) -> dic
             query.refused["mig.placements"] = reason(code)
             break
         for index in range(0 if code else min(count.value, _MOST_PLACEMENTS)):
-            info = query.ask("mig.placements", "nvmlGpuInstanceGetInfo", array[index])
+            info = query.demand("mig.placements", "nvmlGpuInstanceGetInfo", array[index])
             if info is not None:
                 found[int(info.id)] = (int(info.profileId), int(info.placement.start), int(info.placement.size))
     return found

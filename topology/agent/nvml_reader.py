@@ -111,8 +111,8 @@ class NvmlReader:
             gpus=tuple(sorted((*gpus, *lost), key=lambda gpu: gpu.uuid)),
             memory=tuple(sorted({reading.uuid: reading for reading in memory}.values(), key=lambda m: m.uuid)),
             pairs=self._pairs(nvml, found),
-            driver_version=node.ask("driver_version", "nvmlSystemGetDriverVersion"),
-            cuda_driver_version=node.ask("cuda_driver_version", "nvmlSystemGetCudaDriverVersion_v2"),
+            driver_version=node.demand("driver_version", "nvmlSystemGetDriverVersion"),
+            cuda_driver_version=node.demand("cuda_driver_version", "nvmlSystemGetCudaDriverVersion_v2"),
             problems=tuple(problems),
         )
 
@@ -150,7 +150,7 @@ class NvmlReader:
         gpu = self._in_time(gpu)
         if query.reset_required:
             gpu = replace(gpu, health=Health.UNHEALTHY, health_why="the driver wants it to be reset")
-        self._say(gpu)
+        self._report(gpu)
         return 0, gpu, handle, readings
 
     def _pairs(self, nvml: Any, found: dict[str, tuple[Gpu, Any]]) -> tuple[GpuPair, ...]:
@@ -238,7 +238,7 @@ class NvmlReader:
         if before is not None or len(seen) < _MOST_XIDS:
             seen[code] = Xid(code=code, at_s=now_s, count=before.count + 1 if before else 1)
 
-    def _say(self, gpu: Gpu) -> None:
+    def _report(self, gpu: Gpu) -> None:
         """Each refusal once for each GPU and field."""
         for field, why in gpu.refused:
             if (gpu.uuid, field) not in self._logged:

@@ -185,7 +185,7 @@ class NvmlQuery:
         self.answered = 0
         self.reset_required = False  # some answer said that the GPU must be reset before it can be used
 
-    def ask(self, field: str, function: str | Callable[..., Any], *args: Any, quiet: bool = False) -> Any:
+    def demand(self, field: str, function: str | Callable[..., Any], *args: Any, quiet: bool = False) -> Any:
         """The answer of a pynvml function (by name) or of our own; None if it is refused.
 
         Raises GpuGone and NvmlGone, which are about more than the field. `quiet`: refusals say nothing.

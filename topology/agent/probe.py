@@ -24,7 +24,7 @@ from topology.bad_input import BadInput
 from topology.clock import monotonic_s, wall_time_s
 from topology.facts import agent_pb2 as wire
 from topology.facts.report import ReachSample
-from topology.measured.probe_stats import LINK_SHARE, WARM_ROUNDS, Round, Summary, of_rounds
+from topology.measured.probe_stats import LINK_SHARE, WARM_ROUNDS, ProbeSummary, Round, of_rounds
 from topology.token_bucket import TokenBucket
 
 log = logging.getLogger(__name__)
@@ -46,7 +46,7 @@ DEFAULT_LINK_BYTES_PER_S: Final = 125e6  # 1 Gb/s, where nobody knows better
 RDMA, TCP = "rdma", "tcp"
 
 
-def measure(host: str, port: int, size: int, count: int, link_bytes_per_s: float) -> Summary | None:
+def measure(host: str, port: int, size: int, count: int, link_bytes_per_s: float) -> ProbeSummary | None:
     """Probes one peer; blocks as LINK_SHARE wants, at most LIMIT_S. Raises OSError if it does not answer."""
     until = monotonic_s() + LIMIT_S
     turn_bytes = (TOGETHER + 1) * 2 * size
@@ -145,26 +145,26 @@ def _answer(peer: socket.socket) -> None:
     magic, size = _HELLO.unpack(head)
     if magic != MAGIC or not 1 <= size <= MAX_SIZE:
         return
-    page, into, ask = bytes(size), memoryview(bytearray(size)), memoryview(bytearray(1))
+    page, into, demand = bytes(size), memoryview(bytearray(size)), memoryview(bytearray(1))
     for _ in range(MAX_ROUNDS):
-        _read(peer, ask)
-        if ask[0] == PUSH:
+        _read(peer, demand)
+        if demand[0] == PUSH:
             _read(peer, into)
-        elif ask[0] not in (PING, PULL):
+        elif demand[0] not in (PING, PULL):
             return
-        peer.sendall(page if ask[0] == PULL else ANSWER)
+        peer.sendall(page if demand[0] == PULL else ANSWER)
 
 
 class ProbeRunner:
-    """Carries out the hub's orders, one at a time; `tell` gets each sample. The link's rate is asked at each probe."""
+    """Carries out the hub's orders, one at a time; `report` gets each sample. The link's rate is read at each probe."""
 
     def __init__(
         self,
-        tell: Callable[[ReachSample], None],
+        report: Callable[[ReachSample], None],
         link_bytes_per_s: Callable[[], float | None],
         rdma: RdmaProbe | None = None,
     ) -> None:
-        self._tell, self._rdma = tell, rdma
+        self._report, self._rdma = report, rdma
         self._link = link_bytes_per_s
         self._orders: asyncio.Queue[wire.ProbeOrder] = asyncio.Queue(maxsize=16)
         self._logged_rdma = False
@@ -196,7 +196,7 @@ class ProbeRunner:
         size, count = order.size_bytes, min(order.count or 100, MAX_COUNT)
         try:
             if order.transport == RDMA and self._rdma is not None:
-                found: Summary | None = await self._rdma.measure(order)
+                found: ProbeSummary | None = await self._rdma.measure(order)
             else:
                 host, port = host_port(order.address, "address")
                 if not 1 <= size <= MAX_SIZE:
@@ -221,5 +221,5 @@ class ProbeRunner:
             measured_at_s=wall_time_s(),
         )
         self.made += 1
-        self._tell(sample)
+        self._report(sample)
         return sample

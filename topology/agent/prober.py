@@ -18,16 +18,16 @@ BYTES_PER_MBIT: float = 125_000.0
 
 
 class Prober:
-    """`facts` are the node's newest, if any; `tell` takes them with a measurement added."""
+    """`facts` are the node's newest, if any; `report` takes them with a measurement added."""
 
     def __init__(
-        self, settings: AgentSettings, facts: Callable[[], NodeFacts | None], tell: Callable[[NodeFacts], None]
+        self, settings: AgentSettings, facts: Callable[[], NodeFacts | None], report: Callable[[NodeFacts], None]
     ) -> None:
         """Listens at once. Raises BadInput for an address that cannot be had."""
         self._server = ProbeServer(settings.probe_listen)
         host = settings.probe_host
         self.address = f"[{host}]:{self._server.port}" if ":" in host else f"{host}:{self._server.port}"
-        self._facts, self._tell = facts, tell
+        self._facts, self._report = facts, report
         self.rdma = RdmaProbe(settings, facts) if settings.rdma_probe else None
         self.runner = ProbeRunner(self._measured, lambda: link_bytes_per_s(facts()), self.rdma)
 
@@ -50,7 +50,7 @@ class Prober:
     def _measured(self, sample: ReachSample) -> None:
         facts = self._facts()
         if facts is not None:
-            self._tell(replace(facts, reach=(sample,)))
+            self._report(replace(facts, reach=(sample,)))
 
 
 def link_bytes_per_s(facts: NodeFacts | None) -> float | None:

@@ -24,7 +24,7 @@ from topology.bad_input import BadInput
 from topology.clock import monotonic_s
 from topology.facts import agent_pb2 as wire
 from topology.facts.report import Nic, NodeFacts
-from topology.measured.probe_stats import ENOUGH_FOR_P99, LINK_SHARE, Summary
+from topology.measured.probe_stats import ENOUGH_FOR_P99, LINK_SHARE, ProbeSummary
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class RdmaProbe:
             self._serving.cancel()
             await asyncio.wait([self._serving])
 
-    async def measure(self, order: wire.ProbeOrder) -> Summary:
+    async def measure(self, order: wire.ProbeOrder) -> ProbeSummary:
         """Meets the peer's program and rests. Raises BadInput, OSError or TimeoutError, in words, if that fails."""
         host, port = host_port(order.address, "address")
         arguments, count, rate = self._arguments(order, port)
@@ -153,7 +153,7 @@ def _device(facts: NodeFacts | None) -> tuple[Nic, int, int] | None:
     return None
 
 
-def _summary(text: str, size: int) -> Summary:
+def _summary(text: str, size: int) -> ProbeSummary:
     """The one row of the program's table. Raises BadInput."""
     from topology.measured.measurement import TAIL, Direction
     from topology.readers.perftest import read_perftest  # read only where a probe was made
@@ -165,5 +165,5 @@ def _summary(text: str, size: int) -> Summary:
     # A read is timed there and back; it stands whole, as an upper bound.
     p50, count = rows[0].p50_us, rows[0].count
     if row.p99_us is None or (count < ENOUGH_FOR_P99 and row.direction is not Direction.UNKNOWN):
-        return Summary(p50, p50 * TAIL, max(row.max_us or 0.0, p50 * TAIL), count, "p50")
-    return Summary(p50, max(p50, row.p99_us), max(p50, row.p99_us, row.p999_us or 0.0), count)
+        return ProbeSummary(p50, p50 * TAIL, max(row.max_us or 0.0, p50 * TAIL), count, "p50")
+    return ProbeSummary(p50, max(p50, row.p99_us), max(p50, row.p99_us, row.p999_us or 0.0), count)

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from topology.cluster.agent_gpus import SeenCards, seen_cards
-from topology.cluster.agent_links import SeenLinks, seen_links
+from topology.cluster.agent_gpus import AgentGpus, agent_gpus
+from topology.cluster.agent_links import AgentLinks, agent_links
 from topology.facts.age import AgedParts, FactPart, Freshness
 from topology.facts.report import NodeFacts
 from topology.gpus.roots import gpus_in_use
 
-_NO_LINKS, _NO_CARDS = SeenLinks(), SeenCards()
+_NO_LINKS, _NO_GPUS = AgentLinks(), AgentGpus()
 _IN_TABLE = (FactPart.GPUS, FactPart.NETWORK)
 
 
@@ -24,8 +24,8 @@ class AgentsView:
     change, never altered."""
 
     def __init__(self) -> None:
-        self._links: dict[str, SeenLinks] = {}
-        self._cards: dict[str, SeenCards] = {}
+        self._links: dict[str, AgentLinks] = {}
+        self._gpus: dict[str, AgentGpus] = {}
         self._hardware: dict[str, tuple[object, ...]] = {}  # what the links and cards were made of
         self._devices: dict[str, NodeFacts] = {}  # the same without readings, of which a graph can be made
         self._in_use: dict[str, tuple[str, ...]] = {}
@@ -42,10 +42,10 @@ class AgentsView:
             return False  # nothing but readings that move by the second: half a millisecond a report is saved
         self._hardware[node] = now
         self._devices[node] = NodeFacts(state=facts.state, gpus=facts.gpus, pairs=facts.pairs, nics=facts.nics)
-        links, cards = seen_links(facts), seen_cards(facts)
-        if links == self._links.get(node, _NO_LINKS) and cards == self._cards.get(node, _NO_CARDS):
+        links, gpus = agent_links(facts), agent_gpus(facts)
+        if links == self._links.get(node, _NO_LINKS) and gpus == self._gpus.get(node, _NO_GPUS):
             return False
-        self._links[node], self._cards[node] = links, cards
+        self._links[node], self._gpus[node] = links, gpus
         return self._expired(node) != set(_IN_TABLE)
 
     def _hear_pods(self, node: str, facts: NodeFacts) -> None:
@@ -72,9 +72,9 @@ class AgentsView:
 
     def forget(self, node: str) -> None:
         """The node is gone. How old its agent's facts are stays known: the agent may outlive the Node object."""
-        for kept in (self._links, self._hardware, self._pods, self._devices):
-            kept.pop(node, None)
-        self._cards.pop(node, None)
+        for retained in (self._links, self._hardware, self._pods, self._devices):
+            retained.pop(node, None)
+        self._gpus.pop(node, None)
         if self._in_use.pop(node, None) is not None:
             self._counted = None
 
@@ -95,7 +95,7 @@ class AgentsView:
         return any(self.knows(node) and before[node] != self._expired(node) for node in changes)
 
     @property
-    def links(self) -> dict[str, SeenLinks]:
+    def links(self) -> dict[str, AgentLinks]:
         """Links of every node, without those whose facts expired."""
         return {
             node: links.without(gpus=FactPart.GPUS in old, network=FactPart.NETWORK in old)
@@ -104,16 +104,16 @@ class AgentsView:
         }
 
     @property
-    def last_links(self) -> Mapping[str, SeenLinks]:
+    def last_links(self) -> Mapping[str, AgentLinks]:
         """Links of every node, however old: what is published of a node stays while its agent is silent."""
         return self._links
 
     @property
-    def cards(self) -> dict[str, SeenCards]:
+    def gpus(self) -> dict[str, AgentGpus]:
         """Cards of every node, without those whose facts expired."""
         return {
-            node: cards.without(gpus=FactPart.GPUS in old, network=FactPart.NETWORK in old)
-            for node, cards in self._cards.items()
+            node: gpus.without(gpus=FactPart.GPUS in old, network=FactPart.NETWORK in old)
+            for node, gpus in self._gpus.items()
             if (old := self._expired(node)) != set(_IN_TABLE)
         }
 

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from topology.facts.report import Distance, Gpu, Health, MemoryKind, NodeFacts, Remote
-from topology.gpus.capacity import NodeCards
+from topology.gpus.capacity import NodeGpus
 from topology.gpus.forms import WHOLE
 from topology.gpus.mig_seen import SeenMig, seen_mig
-from topology.gpus.sets import MOST_GPUS, NodeLinks
-from topology.graph.link_words import PIX, SELF, UNKNOWN, nvlink
+from topology.gpus.sets import MOST_GPUS, GpuLinks
+from topology.graph.link_types import PIX, SELF, UNKNOWN, nvlink
 
 _MIB: Final = 2**20
 _STEP_MIB: Final = 64
@@ -27,14 +27,14 @@ _NEAR: Final = (Distance.SAME, Distance.PIX, Distance.PXB)
 
 
 @dataclass(frozen=True, slots=True)
-class SeenCards:
+class AgentGpus:
     """GPUs by index. `usable_mib` is 0 where no memory is told; `split` are those in MIG mode."""
 
     uuids: tuple[str, ...] = ()
     usable_mib: tuple[int, ...] = ()
     split: tuple[bool, ...] = ()
     healthy: tuple[bool, ...] = ()
-    links: NodeLinks | None = None
+    links: GpuLinks | None = None
     mig: SeenMig | None = None
 
     @property
@@ -42,7 +42,7 @@ class SeenCards:
         """No whole GPU is left."""
         return bool(self.split) and all(self.split)
 
-    def without(self, *, gpus: bool, network: bool) -> SeenCards:
+    def without(self, *, gpus: bool, network: bool) -> AgentGpus:
         """The same without what NVML told, without what sysfs told of the network, or without both. Which card is
         beside which network card is sysfs's word: without NVML it still counts, for as many cards as were seen."""
         if not gpus and not network:
@@ -53,47 +53,47 @@ class SeenCards:
         if not gpus:
             return replace(self, links=links)
         if links is not None:
-            links = replace(links, words=tuple(tuple(UNKNOWN for _ in row) for row in links.words), numa=())
-        return SeenCards(links=None if network else links)
+            links = replace(links, link_types=tuple(tuple(UNKNOWN for _ in row) for row in links.link_types), numa=())
+        return AgentGpus(links=None if network else links)
 
-    def refine(self, cards: NodeCards) -> NodeCards:
+    def refine(self, devices: NodeGpus) -> NodeGpus:
         """The node's cards with what was seen: memory by UUID, or by index where the node gives out whole GPUs."""
-        if cards.listed:
+        if devices.listed:
             seen = dict(zip(self.uuids, self.usable_mib, strict=True))
             memory = tuple(
-                min(mib, seen.get(uuid) or mib) for uuid, mib in zip(cards.uuids, cards.memory_mib, strict=True)
+                min(mib, seen.get(uuid) or mib) for uuid, mib in zip(devices.uuids, devices.memory_mib, strict=True)
             )
-            return replace(cards, memory_mib=memory)
+            return replace(devices, memory_mib=memory)
         if not self.uuids:
-            plain = cards.kind == WHOLE.name and cards.replicas <= 1
-            same = self.links is not None and len(self.links.words) == len(cards.memory_mib)
-            return replace(cards, links=self.links) if plain and same else cards
+            plain = devices.kind == WHOLE.name and devices.replicas <= 1
+            same = self.links is not None and len(self.links.link_types) == len(devices.memory_mib)
+            return replace(devices, links=self.links) if plain and same else devices
         whole = [i for i, split in enumerate(self.split) if not split and self.healthy[i]]
-        if cards.kind != WHOLE.name or cards.replicas > 1 or len(whole) != len(cards.memory_mib):
-            return cards
+        if devices.kind != WHOLE.name or devices.replicas > 1 or len(whole) != len(devices.memory_mib):
+            return devices
         links = self.links if len(whole) == len(self.uuids) else None
         return replace(
-            cards,
-            memory_mib=tuple(self.usable_mib[i] or cards.memory_mib[at] for at, i in enumerate(whole)),
+            devices,
+            memory_mib=tuple(self.usable_mib[i] or devices.memory_mib[at] for at, i in enumerate(whole)),
             uuids=tuple(self.uuids[i] for i in whole),
             links=links,
         )
 
 
-def seen_cards(facts: NodeFacts) -> SeenCards:
+def agent_gpus(facts: NodeFacts) -> AgentGpus:
     """From one agent's facts; nothing where it sees no GPU."""
     gpus = sorted(facts.gpus, key=lambda g: (g.index is None, g.index, g.uuid))
-    told = {m.uuid: m for m in facts.memory}
+    reported = {m.uuid: m for m in facts.memory}
     usable = []
     for gpu in gpus:
-        memory = told.get(gpu.uuid)
+        memory = reported.get(gpu.uuid)
         total = 0 if memory is None or memory.total_bytes is None else memory.total_bytes // _MIB
-        kept = 0 if memory is None or memory.reserved_bytes is None else -(-memory.reserved_bytes // _MIB)
-        usable.append(max(0, total - -(-kept // _STEP_MIB) * _STEP_MIB))
+        retained = 0 if memory is None or memory.reserved_bytes is None else -(-memory.reserved_bytes // _MIB)
+        usable.append(max(0, total - -(-retained // _STEP_MIB) * _STEP_MIB))
     total_mib = {
-        uuid: m.total_bytes // _MIB for uuid, m in told.items() if m.total_bytes and m.kind is MemoryKind.DEDICATED
+        uuid: m.total_bytes // _MIB for uuid, m in reported.items() if m.total_bytes and m.kind is MemoryKind.DEDICATED
     }
-    return SeenCards(
+    return AgentGpus(
         uuids=tuple(gpu.uuid for gpu in gpus),
         usable_mib=tuple(usable),
         split=tuple(gpu.mig is not None and gpu.mig.enabled for gpu in gpus),
@@ -103,9 +103,9 @@ def seen_cards(facts: NodeFacts) -> SeenCards:
     )
 
 
-def _links(facts: NodeFacts, gpus: list[Gpu]) -> NodeLinks:
+def _links(facts: NodeFacts, gpus: list[Gpu]) -> GpuLinks:
     pairs = {frozenset((p.a, p.b)): p.distance for p in facts.pairs}
-    words = tuple(
+    link_types = tuple(
         tuple(SELF if a is b else _word(a, b, pairs.get(frozenset((a.uuid, b.uuid)))) for b in gpus) for a in gpus
     )
     nics = sorted((n for n in facts.nics if n.rdma), key=lambda n: n.name)
@@ -120,7 +120,7 @@ def _links(facts: NodeFacts, gpus: list[Gpu]) -> NodeLinks:
             if uuid == gpu.uuid and distance in _NEAR
         ]
         rails.append(min(near)[1] if near else None)
-    return NodeLinks(words, tuple(gpu.numa_node for gpu in gpus), tuple(rails), rails_known=bool(nics))
+    return GpuLinks(link_types, tuple(gpu.numa_node for gpu in gpus), tuple(rails), rails_known=bool(nics))
 
 
 def _word(a: Gpu, b: Gpu, distance: Distance | None) -> str:

@@ -21,18 +21,18 @@ SLOW_MBPS: Final = 90_000
 
 
 @dataclass(frozen=True, slots=True)
-class SeenLinks:
+class AgentLinks:
     """What an agent saw: inside the node, and RDMA out of it, if the node has RDMA at all."""
 
     inner: Hardware | None = None
     outer: Hardware | None = None
     fabric: str | None = None  # multi-node NVLink domain as GPU feature discovery writes it; "" is: not usable
 
-    def without(self, *, gpus: bool, network: bool) -> SeenLinks:
+    def without(self, *, gpus: bool, network: bool) -> AgentLinks:
         """The same without what NVML told, without what sysfs told of the network, or without both."""
         if not gpus and not network:
             return self
-        return SeenLinks(
+        return AgentLinks(
             inner=None if gpus else self.inner,
             outer=None if network else self.outer,
             fabric=None if gpus else self.fabric,
@@ -53,9 +53,9 @@ class SeenLinks:
         return replace(chain, fabric=self.fabric)
 
 
-def seen_links(facts: NodeFacts) -> SeenLinks:
+def agent_links(facts: NodeFacts) -> AgentLinks:
     """From one agent's facts."""
-    return SeenLinks(_inner(facts), _outer(facts), _fabric(facts))
+    return AgentLinks(_inner(facts), _outer(facts), _fabric(facts))
 
 
 def _fabric(facts: NodeFacts) -> str | None:
@@ -63,10 +63,10 @@ def _fabric(facts: NodeFacts) -> str | None:
 
     "" while a GPU's fabric is starting, failed or unhealthy; None where the driver says nothing or has no cluster.
     """
-    told = [gpu.fabric for gpu in facts.gpus if gpu.fabric is not None]
-    if any(fabric.why_unusable for fabric in told):
+    reported = [gpu.fabric for gpu in facts.gpus if gpu.fabric is not None]
+    if any(fabric.why_unusable for fabric in reported):
         return ""
-    domains = {fabric.domain for fabric in told}
+    domains = {fabric.domain for fabric in reported}
     if len(domains) > 1:
         return ""
     domain = domains.pop() if domains else None

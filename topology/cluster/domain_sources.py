@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
-from topology.cluster.agent_links import SeenLinks
+from topology.cluster.agent_links import AgentLinks
 from topology.labels import HOSTNAME
 from topology.objects import Node
 from topology.reach.domains import DomainChain, chain_of
@@ -72,20 +72,20 @@ NO_FILE: Final = FilePlaces({})
 class Sources:
     """What says where nodes stand, besides their labels: what agents saw, by node name, and a file."""
 
-    seen: Mapping[str, SeenLinks] = field(default_factory=dict)
+    seen: Mapping[str, AgentLinks] = field(default_factory=dict)
     file: FilePlaces = NO_FILE
 
     def chain(self, node: Node, hypernodes: Mapping[str, tuple[str, ...]]) -> DomainChain:
         """One node's domains; `hypernodes` as `chain_of` takes them."""
-        told = self.file.of(node)
-        chain = chain_of(node, hypernodes, told)
+        reported = self.file.of(node)
+        chain = chain_of(node, hypernodes, reported)
         seen = self.seen.get(node.metadata.name)
         if seen is not None:
             chain = seen.refine_chain(chain)
         unusable = seen is not None and seen.fabric == ""
-        if told is None or chain.fabric or unusable or not told.fabric:
+        if reported is None or chain.fabric or unusable or not reported.fabric:
             return chain
-        return replace(chain, fabric=told.fabric)
+        return replace(chain, fabric=reported.fabric)
 
 
 NO_SOURCES: Final = Sources()

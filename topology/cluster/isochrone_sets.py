@@ -134,10 +134,10 @@ def as_requirement(table: NodeTable, allowed: Mask, planned: Sequence[int]) -> N
     whole = np.bincount(group[named & ~allowed], minlength=len(names)) == 0
     if not whole[group[wanted]].all():
         return best
-    room = max(0, MAX_HOSTNAMES - len(wanted))
+    capacity = max(0, MAX_HOSTNAMES - len(wanted))
     inside = np.flatnonzero(allowed & named)
-    inside = inside[whole[group[inside]]][: room + len(wanted)]  # no more can be named
-    others = [i for i in inside.tolist() if i not in wanted][:room]
+    inside = inside[whole[group[inside]]][: capacity + len(wanted)]  # no more can be named
+    others = [i for i in inside.tolist() if i not in wanted][:capacity]
     if best is None or len(wanted) + len(others) > best.nodes:
         chosen = [*wanted, *others]
         return NodeSet(key=HOSTNAME, values=tuple(sorted({hostnames[i] for i in chosen})), nodes=len(chosen))

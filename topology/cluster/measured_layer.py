@@ -14,25 +14,25 @@ from topology.cluster.snapshot import NodeTable
 from topology.facts.report import ReachSample
 from topology.measured.reach import Known, MeasuredReach
 from topology.measured.store import MAX_PAIRS, MeasurementStore, Pair
-from topology.measured.values import NODE, PROBE_FRESH_S, Place, Sample
+from topology.measured.values import NODE, PROBE_FRESH_S, MeasuredPlace, Sample
 
 RENEW_S: Final = 5.0
 AGE_S: Final = 30.0
-SWEEP_S: Final = 120.0
+EXPIRE_EVERY_S: Final = 120.0
 MANY: Final = 5000
 """Beyond so many pairs a new measurement counts later: laying 20,000 pairs takes 0.4 s."""
 
 
-def probe_sample(told: ReachSample) -> Sample:
+def probe_sample(reported: ReachSample) -> Sample:
     """What an agent's probe measured: p99 of one page, set-up left out."""
     return Sample(
-        size_bytes=told.size_bytes,
-        reach_us=told.p99_us,
+        size_bytes=reported.size_bytes,
+        reach_us=reported.p99_us,
         percentile="p99",
-        count=told.count,
-        measured_at_s=told.measured_at_s,
+        count=reported.count,
+        measured_at_s=reported.measured_at_s,
         fresh_s=PROBE_FRESH_S,
-        transport=told.transport,
+        transport=reported.transport,
     )
 
 
@@ -51,11 +51,11 @@ class MeasuredLayer:
     def probe(self, node: str, samples: Iterable[ReachSample]) -> None:
         """What the agent of one node measured to others. Samples that cannot be are left out."""
         by_peer: dict[str, list[Sample]] = {}
-        for told in samples:
-            if told.size_bytes > 0 and 0 < told.p99_us < 3.6e9 and told.peer:
-                by_peer.setdefault(told.peer, []).append(probe_sample(told))
+        for reported in samples:
+            if reported.size_bytes > 0 and 0 < reported.p99_us < 3.6e9 and reported.peer:
+                by_peer.setdefault(reported.peer, []).append(probe_sample(reported))
         for peer, each in sorted(by_peer.items()):
-            self.probed.add(Place(NODE, node), Place(NODE, peer), each)
+            self.probed.add(MeasuredPlace(NODE, node), MeasuredPlace(NODE, peer), each)
 
     def import_all(self, given: Mapping[Pair, Iterable[Sample]]) -> None:
         """What the file of imported runs holds now; what it held before no longer counts."""
@@ -78,8 +78,8 @@ class MeasuredLayer:
                 return False
         if anew or len(self._known) > 2 * MAX_PAIRS:
             self._known.clear()
-        if now_s - self._swept_s >= SWEEP_S:
-            self.probed.sweep(now_s)
+        if now_s - self._swept_s >= EXPIRE_EVERY_S:
+            self.probed.expire(now_s)
             self._swept_s = now_s
         pairs = self.probed.both_ways()
         for pair, samples in self.imported.both_ways().items():

@@ -14,18 +14,18 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from topology.cluster.agent_gpus import SeenCards
-from topology.cluster.agent_links import SeenLinks
+from topology.cluster.agent_gpus import AgentGpus
+from topology.cluster.agent_links import AgentLinks
 from topology.cluster.domain_sources import NO_FILE, FilePlaces, Sources
 from topology.facts.age import AgedParts, AgentAge, ages_of
 from topology.facts.report import NodeFacts
 from topology.fragmentation.pod_mix import NO_MIX, Mix
-from topology.gpus.capacity import NodeCards, lists_whole_gpus_in_vain, node_cards
-from topology.gpus.hold_book import HoldBook
-from topology.gpus.holds import GpuHold, NodeHolds
+from topology.gpus.allocation_book import AllocationBook
+from topology.gpus.allocations import GpuAllocation, NodeAllocations
+from topology.gpus.capacity import NodeGpus, lists_whole_gpus_in_vain, node_gpus
 from topology.gpus.mig_seen import SeenMig
-from topology.gpus.rails import RailRoom, rail_room
-from topology.gpus.roots import InUse, RootRoom, root_room
+from topology.gpus.rails import RailCapacity, rail_capacity
+from topology.gpus.roots import InUse, RootCapacity, root_capacity
 from topology.gpus.table import GpuStatic, GpuTable, table_at
 from topology.labels import HOSTNAME
 from topology.objects import HyperNode, Node, PodSpec
@@ -38,7 +38,7 @@ Amount2D = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 _ACCEPT_CACHE_LIMIT = 512
 _VECTOR_CACHE_LIMIT = 4096
-_NOTHING_SEEN = SeenLinks()
+_NOTHING_SEEN = AgentLinks()
 
 
 class NodeTable:
@@ -48,8 +48,8 @@ class NodeTable:
         self,
         nodes: Iterable[Node],
         hypernodes: Iterable[HyperNode] = (),
-        seen: Mapping[str, SeenLinks] | None = None,
-        cards: Mapping[str, SeenCards] | None = None,
+        seen: Mapping[str, AgentLinks] | None = None,
+        devices: Mapping[str, AgentGpus] | None = None,
         file: FilePlaces = NO_FILE,
         seen_devices: Mapping[str, NodeFacts] | None = None,
     ) -> None:
@@ -57,13 +57,13 @@ class NodeTable:
         # Copies, one after the other in memory: looking up names that lie among all of their nodes is twice as slow.
         self.names: tuple[str, ...] = tuple(n.metadata.name.encode().decode() for n in self.nodes)
         self.index: dict[str, int] = dict(zip(self.names, list(range(len(self.names))), strict=True))
-        told = membership(self.nodes, hypernodes)
+        reported = membership(self.nodes, hypernodes)
         agents = [(seen or {}).get(name, _NOTHING_SEEN) for name in self.names]
         sources = Sources(seen or {}, file)
-        self.chains = tuple(sources.chain(node, told) for node in self.nodes)
+        self.chains = tuple(sources.chain(node, reported) for node in self.nodes)
         links = [agent.refine(links_of(node)) for agent, node in zip(agents, self.nodes, strict=True)]
         self.reach: ReachModel = ReachModel(self.chains, links)
-        self._seen_cards = dict(cards or {})
+        self._agent_gpus = dict(devices or {})
         self.file = file  # for explaining paths, as are the devices that agents saw
         self.seen_devices: Mapping[str, NodeFacts] = seen_devices or {}
         capacities: list[Amounts] = []
@@ -71,7 +71,7 @@ class NodeTable:
         for node in self.nodes:
             try:
                 capacity = parse_amounts(node.status.allocatable, "status.allocatable")
-                if self.cards_are_split(self.index[node.metadata.name]):
+                if self.gpus_are_split(self.index[node.metadata.name]):
                     capacity[GPU] = 0
                 capacities.append(capacity)
             except ValueError as bad:
@@ -86,7 +86,7 @@ class NodeTable:
         self.allocatable.setflags(write=False)
         self.hostnames: tuple[str, ...] = tuple(n.metadata.label(HOSTNAME) for n in self.nodes)
         self.named: Mask = np.array([bool(h) for h in self.hostnames], dtype=bool)
-        self._cards: list[GpuStatic] = []
+        self._devices: list[GpuStatic] = []
         self._accepts: dict[bytes, Mask] = {}
         self._vectors: dict[tuple[tuple[str, int], ...], tuple[Amount2D, tuple[str, ...]]] = {}
         self._groups: dict[str, tuple[Amount2D, tuple[str, ...]]] = {}
@@ -97,23 +97,23 @@ class NodeTable:
     @property
     def gpus(self) -> GpuStatic:
         """The cards of every node, read when first asked for; a copy of the table shares them."""
-        if not self._cards:
-            self._cards.append(GpuStatic(self.cards_of(i) for i in range(len(self))))
-        return self._cards[0]
+        if not self._devices:
+            self._devices.append(GpuStatic(self.gpus_of(i) for i in range(len(self))))
+        return self._devices[0]
 
-    def cards_of(self, node: int) -> NodeCards:
+    def gpus_of(self, node: int) -> NodeGpus:
         """The cards of one node, as it says itself and as its agent sees them."""
-        cards, agent = node_cards(self.nodes[node]), self._seen_cards.get(self.names[node])
-        return cards if agent is None else agent.refine(cards)
+        devices, agent = node_gpus(self.nodes[node]), self._agent_gpus.get(self.names[node])
+        return devices if agent is None else agent.refine(devices)
 
     def mig_of(self, node: int) -> SeenMig | None:
         """Where the MIG instances of one node are, if its agent sees that."""
-        agent = self._seen_cards.get(self.names[node])
+        agent = self._agent_gpus.get(self.names[node])
         return agent.mig if agent is not None else None
 
-    def cards_are_split(self, node: int) -> bool:
+    def gpus_are_split(self, node: int) -> bool:
         """Whether every GPU of the node is in MIG mode."""
-        agent = self._seen_cards.get(self.names[node])
+        agent = self._agent_gpus.get(self.names[node])
         return lists_whole_gpus_in_vain(self.nodes[node]) or (agent is not None and agent.all_split)
 
     def accept_mask(self, spec: PodSpec) -> Mask:
@@ -171,7 +171,7 @@ class Assumed:
 
     node: str
     amounts: Amounts
-    hold: GpuHold | None = None
+    hold: GpuAllocation | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,19 +187,19 @@ class Snapshot:
     used: Amount2D
     assumed: Mapping[str, Assumed] = field(default_factory=dict)
     facts_age_s: float = 0.0
-    holds: Mapping[str, NodeHolds] = field(default_factory=dict)
+    holds: Mapping[str, NodeAllocations] = field(default_factory=dict)
     mix: Mix = NO_MIX
     aged: Mapping[str, AgedParts] = field(default_factory=dict)
     in_use: InUse = field(default_factory=dict)
     # Not given on: whoever replaces what is used gets a table of its own.
     _gpus: list[GpuTable] = field(default_factory=list, init=False, repr=False, compare=False)
-    _rails: list[RailRoom] = field(default_factory=list, init=False, repr=False, compare=False)
+    _rails: list[RailCapacity] = field(default_factory=list, init=False, repr=False, compare=False)
 
     @property
     def free(self) -> Amount2D:
         """Allocatable minus used, shape (N, R). Negative where a node is overcommitted."""
-        room: Amount2D = self.table.allocatable - self.used
-        return room
+        capacity: Amount2D = self.table.allocatable - self.used
+        return capacity
 
     def agent_ages(self, nodes: Iterable[str]) -> tuple[AgentAge, ...]:
         """What is not fresh of these nodes' agents' facts, by name; of one node, equally old parts together."""
@@ -213,18 +213,18 @@ class Snapshot:
         """Column of whole GPUs, if any node has them."""
         return self.table.column.get(GPU)
 
-    def root_room(self) -> RootRoom:
+    def root_capacity(self) -> RootCapacity:
         """Free whole GPUs by PCI root, of nodes where they are under several."""
         column, table = self.gpu_column, self.table
         used = np.zeros(len(table), dtype=np.int64) if column is None else self.used[:, column]
-        return root_room(table.gpus, table.names, used, self.in_use)
+        return root_capacity(table.gpus, table.names, used, self.in_use)
 
-    def rail_room(self) -> RailRoom:
+    def rail_capacity(self) -> RailCapacity:
         """Free whole GPUs and network rails, of nodes whose agents tell the rails; looked at once."""
         if not self._rails:
             column, table = self.gpu_column, self.table
             used = np.zeros(len(table), dtype=np.int64) if column is None else self.used[:, column]
-            self._rails.append(rail_room(table.gpus, table.names, used, self.in_use))
+            self._rails.append(rail_capacity(table.gpus, table.names, used, self.in_use))
         return self._rails[0]
 
     @property
@@ -234,7 +234,7 @@ class Snapshot:
             column = self.gpu_column
             used = np.zeros(len(self.table), dtype=np.int64) if column is None else self.used[:, column]
             table = self.table
-            self._gpus.append(table_at(table.gpus, table.names, table.index, used, HoldBook(self.holds)))
+            self._gpus.append(table_at(table.gpus, table.names, table.index, used, AllocationBook(self.holds)))
         return self._gpus[0]
 
     def at(self, taken_at_s: float, facts_age_s: float, table: NodeTable) -> Snapshot:
@@ -253,20 +253,20 @@ class Snapshot:
 
     def _changed(self, gone: Iterable[str], pods: Mapping[str, Assumed]) -> Snapshot:
         used, merged = self.used.copy(), dict(self.assumed)
-        holds: HoldBook | None = None
+        holds: AllocationBook | None = None
         changes = [(uid, pod, -1) for uid in gone if (pod := merged.pop(uid, None)) is not None]
         for uid, pod, sign in (*changes, *((uid, pod, 1) for uid, pod in pods.items())):
             if (i := self.table.index.get(pod.node)) is not None:
                 used[i] += sign * self.table.vector(pod.amounts)[0]
             if pod.hold is not None:
-                holds = HoldBook(self.holds) if holds is None else holds
+                holds = AllocationBook(self.holds) if holds is None else holds
                 holds.change(pod.node, uid, pod.hold if sign > 0 else None)
         merged.update(pods)
         used.setflags(write=False)
         return replace(self, used=used, assumed=merged, holds=self.holds if holds is None else holds)
 
 
-def room_for(free: Amount2D, need: Amount2D) -> Amount2D:
+def capacity_for(free: Amount2D, need: Amount2D) -> Amount2D:
     """How many pods of this need fit on each node, shape (N,). A need of nothing fits a thousand times."""
     asked = need > 0
     if not asked.any():
@@ -279,7 +279,7 @@ def snapshot_of(
     nodes: Sequence[Node],
     holdings: Iterable[tuple[str, Amounts]] = (),
     hypernodes: Iterable[HyperNode] = (),
-    holds: Iterable[tuple[str, str, GpuHold]] = (),
+    holds: Iterable[tuple[str, str, GpuAllocation]] = (),
 ) -> Snapshot:
     """A snapshot built at once from nodes, (node name, amounts held) and (node name, uid, part of its cards): for
     files, cases and tests."""
@@ -289,7 +289,7 @@ def snapshot_of(
         if name in table.index:
             used[table.index[name]] += table.vector(amounts)[0]
     used.setflags(write=False)
-    parts = HoldBook()
+    parts = AllocationBook()
     for name, uid, hold in holds:
         parts.change(name, uid, hold)
     return Snapshot(id="s1", taken_at_s=0.0, table=table, used=used, holds=parts)

@@ -23,10 +23,10 @@ from topology.facts.age import AgedParts
 from topology.facts.report import NodeFacts
 from topology.fragmentation.pod_mix import PodMix
 from topology.fragmentation.pod_shape import PodShape, shape_of
+from topology.gpus.allocation_book import AllocationBook
+from topology.gpus.allocations import GpuAllocation, allocation_of
 from topology.gpus.devices import REGISTERS
-from topology.gpus.hold_book import HoldBook
-from topology.gpus.holds import GpuHold, hold_of
-from topology.gpus.pod_asks import PodAsks
+from topology.gpus.pod_demands import InternedDemands
 from topology.labels import DECISION, GANG, GATE, PHASE, PHASES
 from topology.measured.reach import MeasuredReach
 from topology.objects import HyperNode, Node, Pod
@@ -47,16 +47,16 @@ def gang_key(pod: Pod) -> GangKey | None:
 def _facts(node: Node) -> tuple[Any, ...]:
     """Everything about a node that a decision depends on; heartbeats change none of it."""
     meta, spec = node.metadata, node.spec
-    cards = [(key, meta.annotation(key)) for key in REGISTERS] if meta.annotations else None
-    return meta.labels, cards, spec.unschedulable, spec.taints, node.status.allocatable, node.ready
+    gpus = [(key, meta.annotation(key)) for key in REGISTERS] if meta.annotations else None
+    return meta.labels, gpus, spec.unschedulable, spec.taints, node.status.allocatable, node.ready
 
 
 class ClusterState:
-    """The current truth, as far as it was heard. `growth` rises whenever room may have appeared somewhere."""
+    """The current truth, as far as it was heard. `capacity_generation` rises whenever capacity may have appeared."""
 
     def __init__(self) -> None:
         self.version = 0
-        self.growth = 0
+        self.capacity_generation = 0
         self.unreadable_pods: dict[str, str] = {}
         self.measured = MeasuredLayer()
         self._agents = AgentsView()
@@ -70,10 +70,10 @@ class ClusterState:
         self._held: dict[str, Assumed] = {}  # by pod uid: bound pods
         self._assumed: dict[str, Assumed] = {}  # by pod uid: planned or nominated, not bound
         self._used = np.zeros((0, 0), dtype=np.int64)
-        self._holds = HoldBook()  # by node name: pods that have parts of cards
+        self._holds = AllocationBook()  # by node name: pods that have parts of cards
         self._snapshot: Snapshot | None = None
         self._mix = PodMix()
-        self._asks = PodAsks()
+        self._demands = InternedDemands()
         self._shapes: dict[str, PodShape] = {}  # by pod uid: pods with GPUs, placed or waiting
 
     # --- changes in ----------------------------------------------------------------------------
@@ -94,7 +94,7 @@ class ClusterState:
             changed = True
         if changed:
             self._table = None
-            self._touch(grew=True)
+            self._new_version(grew=True)
         return changed
 
     def apply_hypernodes(self, changes: Iterable[tuple[HyperNode | None, HyperNode | None]]) -> None:
@@ -105,13 +105,13 @@ class ClusterState:
             else:
                 self._hypernodes[new.metadata.name] = new
             self._table = None
-        self._touch(grew=True)
+        self._new_version(grew=True)
 
     def apply_file(self, places: FilePlaces) -> int:
         """Where a topology file puts hosts, in place of what the file before said; how many nodes it names."""
         self._file = places
         self._table = None
-        self._touch(grew=True)
+        self._new_version(grew=True)
         return sum(places.of(node) is not None for node in self._nodes.values())
 
     def apply_facts(self, node: str, before: NodeFacts | None, now: NodeFacts) -> bool:
@@ -121,9 +121,9 @@ class ClusterState:
         pods_heard = self._agents.pods_heard
         if changed := self._agents.hear(node, now):
             self._table = None
-            self._touch(grew=True)
+            self._new_version(grew=True)
         elif pods_heard != self._agents.pods_heard:
-            self._touch(grew=False)
+            self._new_version(grew=False)
         return changed
 
     def apply_ages(self, changes: Mapping[str, AgedParts]) -> bool:
@@ -133,7 +133,7 @@ class ClusterState:
         if counts:
             self._table = None
         if changes:
-            self._touch(grew=counts)
+            self._new_version(grew=counts)
         return counts
 
     def agent_known(self, node: str) -> bool:
@@ -142,19 +142,19 @@ class ClusterState:
 
     def apply_pods(self, changes: Iterable[tuple[Pod | None, Pod | None]]) -> set[GangKey]:
         """Pods that came, changed or went. Returns the gangs that were touched."""
-        touched: set[GangKey] = set()
+        enqueue: set[GangKey] = set()
         for old, new in changes:
             key = gang_key(new) if new is not None else None
             for each in (key, gang_key(old) if old is not None else None):
                 if each is not None:
-                    touched.add(each)
+                    enqueue.add(each)
             if old is not None and (new is None or new.metadata.uid != old.metadata.uid):
                 self._forget(old)
             if new is not None:
                 self._learn(new, old, key)
-        return touched
+        return enqueue
 
-    def assume(self, uid: str, node: str, amounts: Amounts, hold: GpuHold | None = None) -> None:
+    def assume(self, uid: str, node: str, amounts: Amounts, hold: GpuAllocation | None = None) -> None:
         """Count a planned pod on a node until it is bound, deleted or let go by `unassume`."""
         if uid not in self._held:
             self._move(self._assumed, uid, Assumed(node, amounts, hold))
@@ -167,15 +167,15 @@ class ClusterState:
             key = self._gang_of.get(uid)
             pod = self._gangs[key][uid] if key is not None else None
             self._changed |= {key} if key is not None else set()
-            self._move(self._assumed, uid, self._promised(pod) if pod is not None else None)
+            self._move(self._assumed, uid, self._commitments(pod) if pod is not None else None)
 
     def sources(self) -> Sources:
         """What says where nodes stand besides their labels, for publishing: the last word of silent agents too."""
         return Sources(self._agents.last_links, self._file)
 
-    def room_freed(self) -> None:
+    def capacity_freed(self) -> None:
         """Room that others booked beside what is counted here is free again."""
-        self.growth += 1
+        self.capacity_generation += 1
 
     # --- truth out -----------------------------------------------------------------------------
 
@@ -186,7 +186,7 @@ class ClusterState:
                 self._nodes.values(),
                 self._hypernodes.values(),
                 self._agents.links,
-                self._agents.cards,
+                self._agents.gpus,
                 self._file,
                 self._agents.devices,
             )
@@ -218,7 +218,7 @@ class ClusterState:
                 table=table,
                 used=used,
                 assumed=dict(self._assumed),
-                holds=HoldBook(self._holds),
+                holds=AllocationBook(self._holds),
                 mix=self._mix.current(),
                 aged=self._agents.aged,
                 in_use=self._agents.in_use,
@@ -229,7 +229,7 @@ class ClusterState:
         """Let new measurements count, if it is time; whether any came to count. Snapshots do it by themselves."""
         renewed = self.measured.lay_over(self.table(), now_s)
         if renewed:
-            self._touch(grew=True)  # what was too far may be near enough now
+            self._new_version(grew=True)  # what was too far may be near enough now
         return renewed
 
     def gang_pods(self, namespace: str, gang: str) -> Sequence[Pod]:
@@ -269,23 +269,23 @@ class ClusterState:
         if pod.spec.node_name:
             held = self._held.get(uid)
             known = held is not None and held.node == pod.spec.node_name and old is not None and old.spec == pod.spec
-            if known and held is not None and (_same_notes(pod, old) or held.hold == hold_of(pod)):
+            if known and held is not None and (_same_notes(pod, old) or held.hold == allocation_of(pod)):
                 return  # its status moved on: nothing that we count
-            place = Assumed(pod.spec.node_name, self._amounts(pod), hold_of(pod))
+            place = Assumed(pod.spec.node_name, self._amounts(pod), allocation_of(pod))
             planned = self._assumed.get(uid)
             self._move(self._assumed, uid, None, grew=planned != place)
             self._move(self._held, uid, place)
         elif key is None:
             self._move(self._assumed, uid, None)
         elif not pod.has_gate(GATE):
-            self._move(self._assumed, uid, self._promised(pod))
+            self._move(self._assumed, uid, self._commitments(pod))
 
-    def _promised(self, pod: Pod) -> Assumed | None:
+    def _commitments(self, pod: Pod) -> Assumed | None:
         """Where a released pod is to go: its nomination, unless it is leaving."""
         node = pod.status.nominated_node_name
         if not node or not _released(pod) or pod.metadata.deletion_timestamp is not None:
             return None
-        return Assumed(node, self._amounts(pod), hold_of(pod))
+        return Assumed(node, self._amounts(pod), allocation_of(pod))
 
     def _forget(self, pod: Pod) -> None:
         uid = pod.metadata.uid
@@ -299,8 +299,8 @@ class ClusterState:
         """Let a pod count in the mix, or no longer."""
         if (before := self._shapes.pop(uid, None)) is not None:
             self._mix.remove(before)
-        if pod is not None and (ask := self._asks.of(pod)).gpu is not None:
-            shape = shape_of(ask.amounts, ask.gpu, pod.metadata.label(PHASE), pod.spec)
+        if pod is not None and (demand := self._demands.of(pod)).gpu is not None:
+            shape = shape_of(demand.amounts, demand.gpu, pod.metadata.label(PHASE), pod.spec)
             self._shapes[uid] = shape
             self._mix.add(shape)
 
@@ -314,10 +314,10 @@ class ClusterState:
                 del self._gangs[key]
 
     def _amounts(self, pod: Pod) -> Amounts:
-        ask = self._asks.of(pod)
-        if ask.problem:
-            self.unreadable_pods[pod.metadata.uid] = ask.problem
-        return ask.amounts
+        demand = self._demands.of(pod)
+        if demand.problem:
+            self.unreadable_pods[pod.metadata.uid] = demand.problem
+        return demand.amounts
 
     def _move(self, book: dict[str, Assumed], uid: str, new: Assumed | None, *, grew: bool = True) -> None:
         """Replace one entry of a book and keep the used amounts right."""
@@ -335,11 +335,11 @@ class ClusterState:
             for holding, sign in ((old, -1), (new, 1)):
                 if holding is not None and (i := self._table.index.get(holding.node)) is not None:
                     self._used[i] += sign * self._table.vector(holding.amounts)[0]
-        self._touch(grew=grew and old is not None)
+        self._new_version(grew=grew and old is not None)
 
-    def _touch(self, *, grew: bool) -> None:
+    def _new_version(self, *, grew: bool) -> None:
         self.version += 1
-        self.growth += int(grew)
+        self.capacity_generation += int(grew)
         self._snapshot = None
 
 

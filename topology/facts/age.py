@@ -125,7 +125,7 @@ def ages_of(node: str, aged: AgedParts, now_s: float) -> tuple[AgentAge, ...]:
     )
 
 
-def say(age_s: float, freshness: Freshness) -> str:
+def age_text(age_s: float, freshness: Freshness) -> str:
     """For people: `42s old`, `2m5s old, stale`, `12m0s old, expired: not used`."""
     old = f"{show_age(age_s)} old"
     if freshness is Freshness.FRESH:

@@ -27,33 +27,33 @@ MOST_SHAPES = 1024
 REFRESH_PERCENT = 20
 """The mix is measured anew when this share of its pods came or went: a stale mix costs less than measuring at each."""
 
-_MOST_CARDS = 64
-_MOST_KEPT = 16
+_MOST_GPUS = 64
+_MOST_CACHED = 16
 
 
-class CardMix:
+class GpuMix:
     """A mix against cards of one memory size: asks as shares of such a card. Arrays over the typical GPU shapes (M,),
     ascending by ask, and over their distinct asks (A,)."""
 
-    def __init__(self, shapes: Sequence[PodShape], counts: NDArray[np.int64], typical: int, card_mib: int) -> None:
-        asks = np.array([s.share_of(card_mib) for s in shapes], dtype=np.int64)
+    def __init__(self, shapes: Sequence[PodShape], counts: NDArray[np.int64], typical: int, gpu_mib: int) -> None:
+        requests = np.array([s.share_of(gpu_mib) for s in shapes], dtype=np.int64)
         gpus = np.array([s.gpus for s in shapes], dtype=np.int64)
         cpu = np.array([s.cpu_milli for s in shapes], dtype=np.int64)
         self.total = int(counts[:typical].sum())
         """Typical pods of all kinds; those without a GPU count too."""
         on_gpu = np.flatnonzero(gpus[:typical] > 0)
-        on_gpu = on_gpu[np.argsort(asks[on_gpu], kind="stable")]
+        on_gpu = on_gpu[np.argsort(requests[on_gpu], kind="stable")]
         self.places = on_gpu
         """Indices of these shapes in the mix."""
         self.cpu_milli, self.gpus, self.counts = cpu[on_gpu], gpus[on_gpu], counts[on_gpu]
-        self.asks, self.starts = np.unique(asks[on_gpu], return_index=True)
-        self.ask_of = np.searchsorted(self.asks, asks[on_gpu])
-        demand = float((counts * gpus * np.minimum(asks, WHOLE_MILLI)).sum()) / WHOLE_MILLI
+        self.requests, self.starts = np.unique(requests[on_gpu], return_index=True)
+        self.ask_of = np.searchsorted(self.requests, requests[on_gpu])
+        demand = float((counts * gpus * np.minimum(requests, WHOLE_MILLI)).sum()) / WHOLE_MILLI
         self.cpu_per_gpu_milli = float((counts * cpu)[gpus > 0].sum()) / demand if demand else 0.0
         """CPU that the mix asks for with one GPU; 0 without GPU pods."""
         self._sizes: dict[int, int] = {}
-        for at in np.flatnonzero((gpus > 0) & (asks < WHOLE_MILLI)).tolist():
-            self._sizes[int(asks[at])] = self._sizes.get(int(asks[at]), 0) + int(counts[at] * gpus[at])
+        for at in np.flatnonzero((gpus > 0) & (requests < WHOLE_MILLI)).tolist():
+            self._sizes[int(requests[at])] = self._sizes.get(int(requests[at]), 0) + int(counts[at] * gpus[at])
         self._worth: NDArray[np.float64] | None = None
 
     @property
@@ -67,7 +67,7 @@ class CardMix:
 
 def _rank(counted: tuple[PodShape, int]) -> tuple[int, int, int, int, int, tuple[str, ...], str]:
     shape, count = counted
-    return -count, -shape.cpu_milli, -shape.milli, -shape.card_mib, -shape.gpus, shape.models, shape.profile
+    return -count, -shape.cpu_milli, -shape.milli, -shape.gpu_mib, -shape.gpus, shape.models, shape.profile
 
 
 class Mix:
@@ -87,33 +87,33 @@ class Mix:
         reached = np.cumsum(self.counts) * 100 >= TYPICAL_PERCENT * self.pods
         self.typical = int(np.argmax(reached)) + 1 if self.pods else 0
         """How many of them, from the front, are typical."""
-        self._cards: dict[int, CardMix] = {}
+        self._devices: dict[int, GpuMix] = {}
         self._allowed: dict[tuple[str, ...], NDArray[np.bool_] | None] = {}
         self._scarcity: dict[tuple[object, ...], NDArray[np.float64]] = {}
-        self._kept: dict[Hashable, Any] = {}
+        self._cached: dict[Hashable, Any] = {}
 
-    def kept(self, key: Hashable, make: Callable[[], Any]) -> Any:
+    def retained(self, key: Hashable, make: Callable[[], Any]) -> Any:
         """What somebody works out from this mix bit by bit, one a key: made when first asked for, gone with the mix."""
-        found = self._kept.get(key)
+        found = self._cached.get(key)
         if found is None:
-            if len(self._kept) >= _MOST_KEPT:
-                self._kept.clear()
-            found = self._kept[key] = make()
+            if len(self._cached) >= _MOST_CACHED:
+                self._cached.clear()
+            found = self._cached[key] = make()
         return found
 
-    def on_card(self, card_mib: int) -> CardMix:
+    def on_gpu(self, gpu_mib: int) -> GpuMix:
         """The mix against cards with so much memory, 0 for unknown."""
-        found = self._cards.get(card_mib)
+        found = self._devices.get(gpu_mib)
         if found is None:
-            if len(self._cards) >= _MOST_CARDS:
-                self._cards.clear()
-            found = self._cards[card_mib] = CardMix(self.shapes, self.counts, self.typical, card_mib)
+            if len(self._devices) >= _MOST_GPUS:
+                self._devices.clear()
+            found = self._devices[gpu_mib] = GpuMix(self.shapes, self.counts, self.typical, gpu_mib)
         return found
 
     def allowed(self, models: tuple[str, ...]) -> NDArray[np.bool_] | None:
         """Which typical shape accepts which model, (typical, models); None if every shape accepts every model."""
         if models not in self._allowed:
-            if len(self._allowed) >= _MOST_CARDS:
+            if len(self._allowed) >= _MOST_GPUS:
                 self._allowed.clear()
             shapes = self.shapes[: self.typical]
             table = np.array([[not s.models or m in s.models for m in models] for s in shapes], dtype=bool)
@@ -128,7 +128,7 @@ class Mix:
         """
         key = (models, gpus.tobytes())
         if key not in self._scarcity:
-            if len(self._scarcity) >= _MOST_CARDS:
+            if len(self._scarcity) >= _MOST_GPUS:
                 self._scarcity.clear()
             self._scarcity[key] = self._wanted(models, gpus)
         return self._scarcity[key]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.fragmentation.remainder import WHOLE_MILLI
-from topology.gpus.asked import GpuRequest
+from topology.gpus.gpu_request import GpuRequest
 from topology.gpus.mig_profiles import base_name, profile_mib
 from topology.labels import GPU_PRODUCT, PREFILL
 from topology.objects import PodSpec
@@ -17,37 +17,37 @@ from topology.resources import CPU, GPU, Amounts
 
 @dataclass(frozen=True, slots=True, order=True)
 class PodShape:
-    """What a pod asks for, as far as room is concerned. Of each card: `milli` (1000 is a whole one) or `card_mib` of
+    """What a pod asks for, as far as room is concerned. Of each card: `milli` (1000 is a whole one) or `gpu_mib` of
     memory or both; `models` that it accepts, empty for any. `profile` is that of the MIG instances it asks for."""
 
     cpu_milli: int = 0
     gpus: int = 0
     milli: int = 0
-    card_mib: int = 0
+    gpu_mib: int = 0
     models: tuple[str, ...] = ()
     profile: str = ""
 
-    def share_of(self, card_mib: int) -> int:
+    def share_of(self, gpu_mib: int) -> int:
         """The binding share in milli, 1 or more, of a card with so much memory (0: unknown, memory binds nothing)."""
-        return max(asked_share(self.milli, self.card_mib, card_mib), 1) if self.gpus else 0
+        return max(asked_share(self.milli, self.gpu_mib, gpu_mib), 1) if self.gpus else 0
 
 
 NOTHING = PodShape()
 
 
-def asked_share(milli: int, asked_mib: int, card_mib: int) -> int:
+def asked_share(milli: int, asked_mib: int, gpu_mib: int) -> int:
     """The larger of a share in milli and of memory against a card's memory, rounded up."""
-    by_memory = -(-WHOLE_MILLI * asked_mib // card_mib) if card_mib > 0 else 0
+    by_memory = -(-WHOLE_MILLI * asked_mib // gpu_mib) if gpu_mib > 0 else 0
     return max(milli, by_memory)
 
 
-def left_share(milli: NDArray[np.int64], left_mib: NDArray[np.int64], card_mib: NDArray[np.int64]) -> NDArray[np.int64]:
+def left_share(milli: NDArray[np.int64], left_mib: NDArray[np.int64], gpu_mib: NDArray[np.int64]) -> NDArray[np.int64]:
     """The binding share left of every card, (N, G) in milli, -1 without a card: the smaller of milli and memory left.
 
-    `card_mib` is (N,), 0 where unknown: only the milli count there.
+    `gpu_mib` is (N,), 0 where unknown: only the milli count there.
     """
-    size = np.maximum(card_mib, 1)[:, None]
-    by_memory = np.where(card_mib[:, None] > 0, WHOLE_MILLI * np.maximum(left_mib, 0) // size, WHOLE_MILLI)
+    size = np.maximum(gpu_mib, 1)[:, None]
+    by_memory = np.where(gpu_mib[:, None] > 0, WHOLE_MILLI * np.maximum(left_mib, 0) // size, WHOLE_MILLI)
     share: NDArray[np.int64] = np.where(milli < 0, -1, np.minimum(milli, by_memory))
     return share
 

@@ -50,8 +50,8 @@ def remainder_worth(sizes: Mapping[int, int]) -> NDArray[np.float64]:
         rounded = -(-size // unit)
         merged[rounded] = merged.get(rounded, 0) + count
     if len(merged) > _MOST_SIZES:
-        kept = sorted(merged, key=lambda size: (-size * merged[size], -size))[:_MOST_SIZES]
-        merged = {size: merged[size] for size in kept}
+        retained = sorted(merged, key=lambda size: (-size * merged[size], -size))[:_MOST_SIZES]
+        merged = {size: merged[size] for size in retained}
     steps = np.array(sorted(merged), dtype=np.int64)
     demand = np.array([merged[s] for s in steps.tolist()], dtype=np.float64)
     best = _priced(steps, demand, WHOLE_MILLI // unit)
@@ -93,12 +93,12 @@ def _knapsack(
     """Best value for every room 0 to `capacity`, and the size taken last to get it (-1: none, as good as one less)."""
     best = np.zeros(capacity + 1)
     taken = np.full(capacity + 1, -1, dtype=np.int64)
-    for room in range(int(steps[0]), capacity + 1):
-        fitting = int(np.searchsorted(steps, room, side="right"))
-        values = best[room - steps[:fitting]] + prices[:fitting]
+    for spare in range(int(steps[0]), capacity + 1):
+        fitting = int(np.searchsorted(steps, spare, side="right"))
+        values = best[spare - steps[:fitting]] + prices[:fitting]
         at = int(np.argmax(values))
-        if values[at] > best[room - 1] + _SAME:
-            best[room], taken[room] = values[at], at
+        if values[at] > best[spare - 1] + _SAME:
+            best[spare], taken[spare] = values[at], at
         else:
-            best[room] = best[room - 1]
+            best[spare] = best[spare - 1]
     return best, taken

@@ -15,30 +15,32 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from topology.fragmentation.pod_mix import CardMix, Mix
+from topology.fragmentation.pod_mix import GpuMix, Mix
 from topology.fragmentation.remainder import WHOLE_MILLI
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class FreeCapacity:
     """What is left on N nodes of up to G GPUs.
 
     `gpu_milli` (N, G): the binding share left of every GPU, -1 without one. `model` (N,) counts into `models`.
-    `card_mib` (N,) is the memory of one card, 0 where unknown.
+    `gpu_mib` (N,) is the memory of one card, 0 where unknown.
     """
 
     cpu_milli: NDArray[np.int64]
     gpu_milli: NDArray[np.int64]
     model: NDArray[np.int64]
     models: tuple[str, ...]
-    card_mib: NDArray[np.int64]
+    gpu_mib: NDArray[np.int64]
 
     def __len__(self) -> int:
         return len(self.cpu_milli)
 
-    def take(self, rows: NDArray[np.int64]) -> Room:
+    def take(self, rows: NDArray[np.int64]) -> FreeCapacity:
         """Some of the nodes, in the order of `rows`; a node may come twice."""
-        return Room(self.cpu_milli[rows], self.gpu_milli[rows], self.model[rows], self.models, self.card_mib[rows])
+        return FreeCapacity(
+            self.cpu_milli[rows], self.gpu_milli[rows], self.model[rows], self.models, self.gpu_mib[rows]
+        )
 
     def states(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """One node of every state, (S,), and the state of every node, (N,)."""
@@ -51,8 +53,8 @@ class Room:
 
         States are told apart by 64 bits: among 5,000 nodes two different ones share a number once in 10^12 calls.
         """
-        mixed = _CARD_BITS[np.minimum(self.gpu_milli, WHOLE_MILLI) + 1].sum(axis=1, dtype=np.uint64)
-        for column in (self.cpu_milli, self.model, self.card_mib):
+        mixed = _GPU_BITS[np.minimum(self.gpu_milli, WHOLE_MILLI) + 1].sum(axis=1, dtype=np.uint64)
+        for column in (self.cpu_milli, self.model, self.gpu_mib):
             mixed = _stirred(mixed ^ column.astype(np.uint64))
         marks: NDArray[np.uint64] = mixed
         return marks
@@ -67,44 +69,44 @@ def _stirred(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return stirred
 
 
-_CARD_BITS = _stirred(np.arange(WHOLE_MILLI + 2, dtype=np.uint64))
+_GPU_BITS = _stirred(np.arange(WHOLE_MILLI + 2, dtype=np.uint64))
 """Bits for a card with -1 (none) to 1000 milli left."""
 
 
-def fragmented_gpus(room: Room, mix: Mix) -> NDArray[np.float64]:
+def fragmented_gpus(capacity: FreeCapacity, mix: Mix) -> NDArray[np.float64]:
     """The FGD measure of every node, in GPUs, shape (N,): 0 with nothing left or no pod in the mix."""
-    found = np.zeros(len(room))
-    for card_mib, rows in by_card(room):
-        some = room if len(rows) == len(room) else room.take(rows)
-        found[rows] = _on_cards(some, mix.on_card(card_mib), mix.allowed(room.models))
+    found = np.zeros(len(capacity))
+    for gpu_mib, rows in by_gpu(capacity):
+        some = capacity if len(rows) == len(capacity) else capacity.take(rows)
+        found[rows] = _on_gpus(some, mix.on_gpu(gpu_mib), mix.allowed(capacity.models))
     return found
 
 
-def by_card(room: Room) -> list[tuple[int, NDArray[np.int64]]]:
+def by_gpu(capacity: FreeCapacity) -> list[tuple[int, NDArray[np.int64]]]:
     """Nodes by the memory of their cards: (MiB, indices)."""
-    if not len(room):
+    if not len(capacity):
         return []
-    first = int(room.card_mib[0])
-    if (room.card_mib == first).all():
-        return [(first, np.arange(len(room)))]
-    return [(int(size), np.flatnonzero(room.card_mib == size)) for size in np.unique(room.card_mib)]
+    first = int(capacity.gpu_mib[0])
+    if (capacity.gpu_mib == first).all():
+        return [(first, np.arange(len(capacity)))]
+    return [(int(size), np.flatnonzero(capacity.gpu_mib == size)) for size in np.unique(capacity.gpu_mib)]
 
 
-def _on_cards(room: Room, mix: CardMix, allowed: NDArray[np.bool_] | None) -> NDArray[np.float64]:
+def _on_gpus(capacity: FreeCapacity, mix: GpuMix, allowed: NDArray[np.bool_] | None) -> NDArray[np.float64]:
     """For nodes of one kind of card. Integers up to the last line, so the order of summing changes nothing."""
     if not mix.total:
-        return np.zeros(len(room))
+        return np.zeros(len(capacity))
     # GPUs first, nodes last: sums over the first axis are the fast ones.
-    left = np.maximum(room.gpu_milli.T, 0).astype(np.int32)
+    left = np.maximum(capacity.gpu_milli.T, 0).astype(np.int32)
     everything = left.sum(axis=0, dtype=np.int64)
-    if not len(mix.asks):
+    if not len(mix.requests):
         return np.asarray(everything / WHOLE_MILLI)
-    large = left[:, None, :] >= mix.asks.astype(np.int32)[None, :, None]  # (G, A, N)
+    large = left[:, None, :] >= mix.requests.astype(np.int32)[None, :, None]  # (G, A, N)
     many = large.sum(axis=0, dtype=np.int32)
     usable = np.where(large, left[:, None, :], 0).sum(axis=0, dtype=np.int64)  # (A, N)
-    runs = (room.cpu_milli >= mix.cpu_milli[:, None]) & (many[mix.ask_of] >= mix.gpus[:, None])  # (M, N)
+    runs = (capacity.cpu_milli >= mix.cpu_milli[:, None]) & (many[mix.ask_of] >= mix.gpus[:, None])  # (M, N)
     if allowed is not None:
-        runs &= allowed[mix.places][:, room.model]
+        runs &= allowed[mix.places][:, capacity.model]
     weight = np.add.reduceat(runs * mix.counts[:, None], mix.starts, axis=0)  # (A, N)
     served = (weight * usable).sum(axis=0)
     left_over: NDArray[np.float64] = (everything * mix.total - served) / (mix.total * WHOLE_MILLI)

@@ -16,7 +16,7 @@ from topology.gpus.amounts import MOST_MIB
 from topology.gpus.devices import HAMI_REGISTER, MOST_DEVICES, Device, node_devices
 from topology.gpus.forms import HAMI, MIG_PREFIX, QGPU, VOLCANO_NUMBER, VOLCANO_SHARE, VOLCANO_VGPU, WHOLE
 from topology.gpus.mig_profiles import profile_mib
-from topology.gpus.sets import NodeLinks
+from topology.gpus.sets import GpuLinks
 from topology.labels import GPU_PRODUCT, NVIDIA_GPU
 from topology.objects import Node
 from topology.units import parse_quantity
@@ -42,7 +42,7 @@ KNOWN_MIB: Final = (
 
 
 @dataclass(frozen=True, slots=True)
-class NodeCards:
+class NodeGpus:
     """The cards of one node, by index. `memory_mib` is 0 for a card that is broken or whose memory nobody tells."""
 
     model: str = ""
@@ -59,7 +59,7 @@ class NodeCards:
     """Memory of pods on one card of this node is kept apart."""
     instances: tuple[tuple[str, int], ...] = ()
     """MIG profiles that the node offers, each with the MiB of one instance."""
-    links: NodeLinks | None = None
+    links: GpuLinks | None = None
     """How the cards are joined, where an agent saw it."""
     all_mig: bool = False
     """Every card is in MIG mode: whole GPUs that are still listed cannot be had."""
@@ -67,7 +67,7 @@ class NodeCards:
     """One sentence on what could not be read; the node then counts by its resources alone."""
 
 
-def node_cards(node: Node) -> NodeCards:
+def node_gpus(node: Node) -> NodeGpus:
     """Read one node. Never raises: what cannot be read is said in `problem`."""
     problem = ""
     try:
@@ -83,20 +83,20 @@ def node_cards(node: Node) -> NodeCards:
     if QGPU.compute in allocatable:
         count = _amount(allocatable, QGPU.compute) // 100
         each = _amount(allocatable, QGPU.memory) * QGPU.unit_mib // max(count, 1)
-        return replace(_alike(model, count, each or memory, problem=problem), kind=QGPU.name)
+        return replace(_uniform(model, count, each or memory, problem=problem), kind=QGPU.name)
     if VOLCANO_NUMBER.count in allocatable:
         count = _amount(allocatable, VOLCANO_NUMBER.count)
         each = _amount(allocatable, VOLCANO_SHARE.memory) // max(count, 1)
-        cards = _alike(model, count, each or memory, isolates=False, problem=problem)
-        return replace(cards, kind=VOLCANO_SHARE.name)
+        gpus = _uniform(model, count, each or memory, isolates=False, problem=problem)
+        return replace(gpus, kind=VOLCANO_SHARE.name)
     replicas = max(_label_number(labels.get(GPU_REPLICAS, "")), 1)
     count = _amount(allocatable, NVIDIA_GPU)
     instances = _instances(labels, allocatable)
     if _all_mig(labels, allocatable):
-        return NodeCards(model=model, instances=instances, all_mig=True, problem=problem)
+        return NodeGpus(model=model, instances=instances, all_mig=True, problem=problem)
     # Replicas share a card without a wall between them; so does a card that only annotations divide.
-    cards = _alike(model, -(-count // replicas), memory, isolates="-MIG-" in model, problem=problem)
-    return replace(cards, replicas=replicas, isolates=cards.isolates and replicas == 1, instances=instances)
+    gpus = _uniform(model, -(-count // replicas), memory, isolates="-MIG-" in model, problem=problem)
+    return replace(gpus, replicas=replicas, isolates=gpus.isolates and replicas == 1, instances=instances)
 
 
 def _instances(labels: dict[str, str], allocatable: dict[str, str | int | float]) -> tuple[tuple[str, int], ...]:
@@ -107,8 +107,8 @@ def _instances(labels: dict[str, str], allocatable: dict[str, str | int | float]
     )
 
 
-def _listed(devices: tuple[Device, ...], *, hami: bool) -> NodeCards:
-    return NodeCards(
+def _listed(devices: tuple[Device, ...], *, hami: bool) -> NodeGpus:
+    return NodeGpus(
         model=next((d.model for d in devices), ""),
         kind=HAMI.name if hami else VOLCANO_VGPU.name,
         memory_mib=tuple(d.memory_mib if d.healthy else 0 for d in devices),
@@ -119,9 +119,9 @@ def _listed(devices: tuple[Device, ...], *, hami: bool) -> NodeCards:
     )
 
 
-def _alike(model: str, count: int, memory_mib: int, *, isolates: bool = True, problem: str = "") -> NodeCards:
+def _uniform(model: str, count: int, memory_mib: int, *, isolates: bool = True, problem: str = "") -> NodeGpus:
     count = min(count, MOST_DEVICES)
-    return NodeCards(
+    return NodeGpus(
         model=model,
         memory_mib=(memory_mib,) * count,
         healthy=(True,) * count,
@@ -149,8 +149,8 @@ def _known_mib(model: str) -> int:
     """Memory by the model's name: the gigabytes in it, or the card's own figure; 0 where neither is known."""
     if match := re.search(r"([0-9]{1,3})GB", model):
         return int(match[1]) * 1024
-    words = set(re.split(r"[^A-Z0-9]+", model.upper()))
-    return next((mib for name, mib in KNOWN_MIB if name in words), 0)
+    tokens = set(re.split(r"[^A-Z0-9]+", model.upper()))
+    return next((mib for name, mib in KNOWN_MIB if name in tokens), 0)
 
 
 def _label_number(text: str) -> int:

@@ -45,7 +45,7 @@ class Device(NamedTuple):
 class Share(NamedTuple):
     """A part of one card that a pod was given: a UUID, or an index as text. `compute_percent` 0: not limited."""
 
-    card: str
+    gpu: str
     memory_mib: int
     compute_percent: int
 

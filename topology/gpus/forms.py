@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from topology.labels import CARD_MEMORY, CARD_PEAK, NVIDIA_GPU
+from topology.labels import GPU_MEMORY, GPU_MEMORY_PEAK, NVIDIA_GPU
 
 LOWEST: Final = "lowest"  # the fitting card with the lowest index
 HIGHEST: Final = "highest"  # the fitting card with the highest index
@@ -120,7 +120,7 @@ KAI: Final = Form(
 OURS: Final = Form(
     name="Isochrone memory",
     count="",
-    memory=CARD_MEMORY,
+    memory=GPU_MEMORY,
     annotations=True,
     source="docs/contracts.md of this project: what one GPU of the pod will hold, and its peak",
 )
@@ -128,20 +128,20 @@ OURS: Final = Form(
 FORMS: Final = (WHOLE, HAMI, MIG, VOLCANO_VGPU, VOLCANO_SHARE, VOLCANO_NUMBER, QGPU, KAI, OURS)
 """Every form; `WHOLE` and `HAMI` share the count, `OURS` goes beside any other."""
 
-CARD_ANNOTATIONS: Final = frozenset(
+GPU_ANNOTATIONS: Final = frozenset(
     {key for form in FORMS if form.annotations for key in form.keys}
-    | {CARD_PEAK}
+    | {GPU_MEMORY_PEAK}
     | {form.pins for form in FORMS if form.pins}
 )
 """Pod annotations that change what is asked of a card."""
 
-CARD_PARTS: Final = frozenset(
+GPU_PARTS: Final = frozenset(
     key for form in FORMS if not form.annotations for key in (form.memory, form.percent, form.compute) if key
 )
 """Resources that name a part of each card: judged card by card, never against a node's total (which HAMi does not even
 publish)."""
 
-CARD_RESOURCES: Final = frozenset(
+GPU_RESOURCES: Final = frozenset(
     key for form in FORMS if not form.annotations for key in form.keys if key not in (NVIDIA_GPU, MIG_PREFIX)
 )
 """Resources that ask for a part of a card, or for cards under another name than nvidia.com/gpu."""

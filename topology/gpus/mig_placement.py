@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
-from topology.gpus.mig_profiles import MigCard, Profile
+from topology.gpus.mig_profiles import MigGpu, Profile
 
 
-def free_starts(card: MigCard, used: int, profile: str) -> tuple[int, ...]:
+def free_starts(gpu: MigGpu, used: int, profile: str) -> tuple[int, ...]:
     """Slices at which an instance of the profile may start now, ascending. Unknown profiles may start nowhere."""
-    found = card.profile(profile)
+    found = gpu.profile(profile)
     if found is None:
         return ()
     return tuple(start for start, mask in zip(found.starts, found.masks, strict=True) if not mask & used)
@@ -30,18 +30,18 @@ def _most(masks: tuple[int, ...], used: int) -> int:
     return best
 
 
-def most_instances(card: MigCard, used: int, profile: str) -> int:
+def most_instances(gpu: MigGpu, used: int, profile: str) -> int:
     """How many more instances of one profile fit at once (what NVML calls the remaining capacity)."""
-    found = card.profile(profile)
+    found = gpu.profile(profile)
     return _most(found.masks, used) if found is not None else 0
 
 
-def free_slices(card: MigCard, used: int) -> int:
+def free_slices(gpu: MigGpu, used: int) -> int:
     """Memory slices nobody has."""
-    return card.slices - (used & ((1 << card.slices) - 1)).bit_count()
+    return gpu.slices - (used & ((1 << gpu.slices) - 1)).bit_count()
 
 
-def profile_fragmentation(card: MigCard, used: int, profile: str) -> float:
+def profile_fragmentation(gpu: MigGpu, used: int, profile: str) -> float:
     """1 - U / (s x min(floor(free / s), most)): the share of the memory that could hold instances of this profile, if
     free slices could be moved together, that cannot. 0 to 1, and 0 where none would fit anyway.
 
@@ -49,53 +49,53 @@ def profile_fragmentation(card: MigCard, used: int, profile: str) -> float:
     empty card, without which an empty card would count as fragmented. An own definition in the spirit of the FGD
     measure (Weng et al., "Beware of Fragmentation", USENIX ATC 2023, section 3).
     """
-    found = card.profile(profile)
+    found = gpu.profile(profile)
     if found is None:
         return 0.0
-    could = min(free_slices(card, used) // found.size, _most(found.masks, 0))
+    could = min(free_slices(gpu, used) // found.size, _most(found.masks, 0))
     return 1.0 - _most(found.masks, used) / could if could else 0.0
 
 
-def fragmentation(card: MigCard, used: int, mix: Mapping[str, float]) -> float:
+def fragmentation(gpu: MigGpu, used: int, mix: Mapping[str, float]) -> float:
     """`profile_fragmentation` over a mix of profiles (name to weight), weighted; 0 for a mix without weight. 0 to 1."""
     weight = sum(mix.values())
     if weight <= 0:
         return 0.0
-    return sum(w * profile_fragmentation(card, used, name) for name, w in mix.items()) / weight
+    return sum(w * profile_fragmentation(gpu, used, name) for name, w in mix.items()) / weight
 
 
-def stranded_share(card: MigCard, used: int, profiles: Sequence[str]) -> float:
+def stranded_share(gpu: MigGpu, used: int, profiles: Sequence[str]) -> float:
     """Share of the free memory slices that no placement of any of the profiles covers, 0 to 1; 0 on a full card.
 
     With a 1g profile among them one slice of eight stays stranded on most cards: the eighth can never hold a 1g.
     """
-    free = free_slices(card, used)
+    free = free_slices(gpu, used)
     if not free:
         return 0.0
     covered = 0
     for name in profiles:
-        found = card.profile(name)
+        found = gpu.profile(name)
         for mask in found.masks if found is not None else ():
             if not mask & used:
                 covered |= mask
     return 1.0 - covered.bit_count() / free
 
 
-def best_start(card: MigCard, used: int, profile: str, mix: Mapping[str, float]) -> int | None:
+def best_start(gpu: MigGpu, used: int, profile: str, mix: Mapping[str, float]) -> int | None:
     """Where an instance harms the rest of the mix least: least fragmentation afterwards, then the highest start. None
     where it fits nowhere."""
-    found = card.profile(profile)
-    starts = free_starts(card, used, profile)
+    found = gpu.profile(profile)
+    starts = free_starts(gpu, used, profile)
     if found is None or not starts:
         return None
     mask = (1 << found.size) - 1
-    return min(starts, key=lambda s: (fragmentation(card, used | mask << s, mix), -s))
+    return min(starts, key=lambda s: (fragmentation(gpu, used | mask << s, mix), -s))
 
 
-def layout(card: MigCard, instances: Sequence[str]) -> tuple[tuple[str, int], ...] | None:
+def layout(gpu: MigGpu, instances: Sequence[str]) -> tuple[tuple[str, int], ...] | None:
     """A placement of all these instances on one empty card as (profile, start), the largest first; None if there is
     none. Where the real places are not known, this is the prediction."""
-    known = [(name, card.profile(name)) for name in instances]
+    known = [(name, gpu.profile(name)) for name in instances]
     wanted = sorted(((n, p) for n, p in known if p is not None), key=lambda item: (-item[1].size, item[0]))
     if len(wanted) != len(known):
         return None
@@ -120,11 +120,11 @@ def _placements(profile: Profile) -> list[tuple[int, int]]:
     return list(zip(profile.starts, profile.masks, strict=True))
 
 
-def taken(card: MigCard, placed: Sequence[tuple[str, int]]) -> int:
+def taken(gpu: MigGpu, placed: Sequence[tuple[str, int]]) -> int:
     """The slices of placed instances, (profile, start) each, as a set of bits. Unknown profiles take nothing."""
     used = 0
     for name, start in placed:
-        found = card.profile(name)
+        found = gpu.profile(name)
         if found is not None:
             used |= ((1 << found.size) - 1) << start
     return used

@@ -29,7 +29,7 @@ class Profile:
 
 
 @dataclass(frozen=True, slots=True)
-class MigCard:
+class MigGpu:
     """A card that can be split. `products` are parts of its product name, `memory_gb` the memory in that name."""
 
     name: str
@@ -65,18 +65,18 @@ def _four(one: int, two: int, full: int) -> tuple[Profile, ...]:
     )
 
 
-MIG_CARDS: Final = (
-    MigCard("A30", ("A30",), (24,), 4, _four(6, 12, 24)),
-    MigCard("A100-40GB", ("A100",), (40,), 8, _eight(5, 10, 20, 40)),
-    MigCard("A100-80GB", ("A100", "A800"), (80,), 8, _eight(10, 20, 40, 80)),
-    MigCard("H100-80GB", ("H100", "H800"), (80,), 8, _eight(10, 20, 40, 80)),
-    MigCard("H100-94GB", ("H100",), (94,), 8, _eight(12, 24, 47, 94)),
-    MigCard("H100-96GB", ("H100", "GH200", "H20"), (96,), 8, _eight(12, 24, 48, 96)),
-    MigCard("H200-141GB", ("H200",), (141,), 8, _eight(18, 35, 71, 141)),
-    MigCard("B200-180GB", ("B200",), (180, 183), 8, _eight(23, 45, 90, 180)),
-    MigCard("GB200-186GB", ("GB200",), (186, 189), 8, (*_eight(23, 47, 93, 186), Profile("7g.189gb", (0,), 8))),
-    MigCard("B300-269GB", ("B300",), (269, 288), 8, _eight(34, 67, 135, 269)),
-    MigCard("RTX-PRO-6000", ("RTX-PRO-6000",), (96,), 4, _four(24, 48, 96)),
+MIG_GPUS: Final = (
+    MigGpu("A30", ("A30",), (24,), 4, _four(6, 12, 24)),
+    MigGpu("A100-40GB", ("A100",), (40,), 8, _eight(5, 10, 20, 40)),
+    MigGpu("A100-80GB", ("A100", "A800"), (80,), 8, _eight(10, 20, 40, 80)),
+    MigGpu("H100-80GB", ("H100", "H800"), (80,), 8, _eight(10, 20, 40, 80)),
+    MigGpu("H100-94GB", ("H100",), (94,), 8, _eight(12, 24, 47, 94)),
+    MigGpu("H100-96GB", ("H100", "GH200", "H20"), (96,), 8, _eight(12, 24, 48, 96)),
+    MigGpu("H200-141GB", ("H200",), (141,), 8, _eight(18, 35, 71, 141)),
+    MigGpu("B200-180GB", ("B200",), (180, 183), 8, _eight(23, 45, 90, 180)),
+    MigGpu("GB200-186GB", ("GB200",), (186, 189), 8, (*_eight(23, 47, 93, 186), Profile("7g.189gb", (0,), 8))),
+    MigGpu("B300-269GB", ("B300",), (269, 288), 8, _eight(34, 67, 135, 269)),
+    MigGpu("RTX-PRO-6000", ("RTX-PRO-6000",), (96,), 4, _four(24, 48, 96)),
 )
 
 _SUFFIX: Final = re.compile(r"(?:[.+-](?:me(?:\.all)?|gfx))+$")
@@ -91,7 +91,7 @@ def base_name(name: str) -> str:
 
 @cache
 def _all_names() -> frozenset[str]:
-    return frozenset(p.name for card in MIG_CARDS for p in card.profiles)
+    return frozenset(p.name for gpu in MIG_GPUS for p in gpu.profiles)
 
 
 def known_profile(name: str) -> str | None:
@@ -106,16 +106,16 @@ def profile_mib(name: str) -> int:
     return int(match[2]) * 1024 if match and known_profile(name) else 0
 
 
-def mig_card(product: str, memory_mib: int = 0) -> MigCard | None:
+def mig_gpu(product: str, memory_mib: int = 0) -> MigGpu | None:
     """The card of a product name as GPU feature discovery writes it, such as `NVIDIA-H100-80GB-HBM3`, or None.
 
     Products that come in several sizes are told apart by the gigabytes in the name, else by the memory of the card.
     """
-    said = product.upper().replace(" ", "-").replace("_", "-")
-    words = set(re.split(r"[^A-Z0-9]+", said))
-    able = [c for c in MIG_CARDS if any(p in words or ("-" in p and p in said) for p in c.products)]
+    value = product.upper().replace(" ", "-").replace("_", "-")
+    tokens = set(re.split(r"[^A-Z0-9]+", value))
+    able = [c for c in MIG_GPUS if any(p in tokens or ("-" in p and p in value) for p in c.products)]
     if len(able) > 1:
-        gigabytes = [int(n) for n in re.findall(r"([0-9]+)GB", said)]
+        gigabytes = [int(n) for n in re.findall(r"([0-9]+)GB", value)]
         size = gigabytes[0] if gigabytes else round(memory_mib / 1024)
         able = [min(able, key=lambda c: (min(abs(gb - size) for gb in c.memory_gb), c.name))] if size else []
     return able[0] if able else None

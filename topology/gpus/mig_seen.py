@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from topology.facts.report import Gpu, Health
 from topology.gpus.mig_placement import fragmentation, taken
-from topology.gpus.mig_profiles import MigCard, base_name, mig_card
+from topology.gpus.mig_profiles import MigGpu, base_name, mig_gpu
 
 
 class SeenInstance(NamedTuple):
@@ -29,7 +29,7 @@ class SeenInstance(NamedTuple):
 class SeenMig:
     """The GPUs of a node in MIG mode, in the order of their index, with their instances by place."""
 
-    card: MigCard
+    device: MigGpu
     gpus: tuple[tuple[SeenInstance, ...], ...]
 
     def used(self, in_use: Collection[str], held: Mapping[str, int]) -> tuple[tuple[SeenInstance, ...], ...]:
@@ -54,28 +54,28 @@ class SeenMig:
         that harms least; None where none is idle. `mix` are the profiles that pods ask for, with weights."""
         wanted, least = base_name(profile), None
         for gpu, busy in zip(self.gpus, self.used(in_use, held), strict=True):
-            slices = taken(self.card, [(each.profile, each.start) for each in busy])
+            slices = taken(self.device, [(each.profile, each.start) for each in busy])
             for idle in gpu:
                 if idle in busy or base_name(idle.profile) != wanted:
                     continue
-                after = slices | taken(self.card, [(idle.profile, idle.start)])
-                harm = _fragmentation(self.card, after, mix) - _fragmentation(self.card, slices, mix)
-                least = harm if least is None else min(least, harm)
+                after = slices | taken(self.device, [(idle.profile, idle.start)])
+                placement_cost = _fragmentation(self.device, after, mix) - _fragmentation(self.device, slices, mix)
+                least = placement_cost if least is None else min(least, placement_cost)
         return least
 
 
 @lru_cache(maxsize=8192)
-def _fragmentation(card: MigCard, used: int, mix: tuple[tuple[str, float], ...]) -> float:
-    return fragmentation(card, used, dict(mix))
+def _fragmentation(device: MigGpu, used: int, mix: tuple[tuple[str, float], ...]) -> float:
+    return fragmentation(device, used, dict(mix))
 
 
 def seen_mig(gpus: Sequence[Gpu], total_mib: Mapping[str, int]) -> SeenMig | None:
     """From an agent's GPUs and their memory by uuid; None where no GPU is in MIG mode, where they are of several kinds
     or of one that nobody knows, or where the driver will not show the place of an instance."""
     split = [gpu for gpu in gpus if gpu.mig is not None and gpu.mig.enabled and gpu.health is not Health.LOST]
-    cards = {mig_card(gpu.name or "", total_mib.get(gpu.uuid, 0)) for gpu in split}
-    card = cards.pop() if len(cards) == 1 else None
-    if card is None:
+    devices = {mig_gpu(gpu.name or "", total_mib.get(gpu.uuid, 0)) for gpu in split}
+    device = devices.pop() if len(devices) == 1 else None
+    if device is None:
         return None
     found = []
     for gpu in split:
@@ -86,4 +86,4 @@ def seen_mig(gpus: Sequence[Gpu], total_mib: Mapping[str, int]) -> SeenMig | Non
             if each.uuid is not None:
                 instances.append(SeenInstance(each.uuid, each.profile, each.start_slice))
         found.append(tuple(sorted(instances, key=lambda each: (each.start, each.uuid))))
-    return SeenMig(card, tuple(found))
+    return SeenMig(device, tuple(found))

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.gpus.roots import InUse, changed_nodes, whole_in_use
-from topology.gpus.sets import NodeLinks, plugin_set
+from topology.gpus.sets import GpuLinks, plugin_set
 from topology.gpus.table import GpuStatic
 
 Ints = NDArray[np.int64]
@@ -22,7 +22,7 @@ Ints = NDArray[np.int64]
 _FEW = 8
 
 
-class RailRoom(NamedTuple):
+class RailCapacity(NamedTuple):
     """Nodes whose rails are known (n,), ascending indices into the node table; their free and their taken GPUs as bits
     (n,); and which of `links` each has (n,)."""
 
@@ -30,7 +30,7 @@ class RailRoom(NamedTuple):
     free: Ints
     taken: Ints
     kind: Ints
-    links: tuple[NodeLinks, ...]
+    links: tuple[GpuLinks, ...]
 
     def at(self, node: int) -> int:
         """Where a node of the table is in these arrays; -1 where its rails are not known."""
@@ -38,7 +38,7 @@ class RailRoom(NamedTuple):
         return at if at < len(self.nodes) and self.nodes[at] == node else -1
 
 
-def rail_room(static: GpuStatic, names: Sequence[str], used_gpus: Ints, in_use: InUse) -> RailRoom:
+def rail_capacity(static: GpuStatic, names: Sequence[str], used_gpus: Ints, in_use: InUse) -> RailCapacity:
     """The rails and free GPUs at one moment: `used_gpus` (N,) as amounts count it."""
     nodes = static.railed
     if static.last_rails is None:
@@ -49,27 +49,27 @@ def rail_room(static: GpuStatic, names: Sequence[str], used_gpus: Ints, in_use: 
         bits = bits.copy() if changed else bits
     if len(changed) > _FEW and not in_use:  # nobody tells which are in use: the lowest of those that are healthy
         at = np.searchsorted(nodes, changed)
-        alike = static.healthy[changed].sum(axis=1) == static.count[changed]
+        equivalent = static.healthy[changed].sum(axis=1) == static.count[changed]
         every, taken_bits = (1 << static.count[changed]) - 1, (1 << used_gpus[changed]) - 1
         bits[0, at], bits[1, at] = every & ~taken_bits, every & taken_bits
-        changed = [node for node, simple in zip(changed, alike.tolist(), strict=True) if not simple]
+        changed = [node for node, simple in zip(changed, equivalent.tolist(), strict=True) if not simple]
     for node in changed:
-        cards = static.cards[node]
-        taken = whole_in_use(cards, int(used_gpus[node]), in_use.get(names[node], ()))
+        devices = static.devices[node]
+        taken = whole_in_use(devices, int(used_gpus[node]), in_use.get(names[node], ()))
         at = np.searchsorted(nodes, node)
-        bits[0, at] = sum(1 << i for i, busy in enumerate(taken) if cards.healthy[i] and not busy)
-        bits[1, at] = sum(1 << i for i, busy in enumerate(taken) if cards.healthy[i] and busy)
+        bits[0, at] = sum(1 << i for i, busy in enumerate(taken) if devices.healthy[i] and not busy)
+        bits[1, at] = sum(1 << i for i, busy in enumerate(taken) if devices.healthy[i] and busy)
     bits.setflags(write=False)
     static.last_rails = used_gpus, in_use, bits
-    return RailRoom(nodes, bits[0], bits[1], static.rail_kind, static.rail_links)
+    return RailCapacity(nodes, bits[0], bits[1], static.rail_kind, static.rail_links)
 
 
 @lru_cache(maxsize=65_536)
-def picked(links: NodeLinks, free: int, count: int) -> tuple[int, ...] | None:
+def picked(links: GpuLinks, free: int, count: int) -> tuple[int, ...] | None:
     """The GPUs that NVIDIA's plugin would give a pod of those that are free, as bits; None where too few are."""
-    return plugin_set(links, [bool(free >> gpu & 1) for gpu in range(len(links.words))], count)
+    return plugin_set(links, [bool(free >> gpu & 1) for gpu in range(len(links.link_types))], count)
 
 
-def rails_of(links: NodeLinks, bits: int) -> frozenset[int]:
+def rails_of(links: GpuLinks, bits: int) -> frozenset[int]:
     """The rails beside these GPUs; a GPU without a live network card has none."""
     return frozenset(rail for gpu, rail in enumerate(links.rails) if rail is not None and bits >> gpu & 1)

@@ -12,10 +12,9 @@ from typing import Final
 
 from topology.bad_input import BadInput
 from topology.gpus.amounts import read_count, read_fraction, read_percent, read_size_mib, read_units_mib
-from topology.gpus.asked import GpuRequest, whole_gpus
 from topology.gpus.forms import (
-    CARD_ANNOTATIONS,
-    CARD_RESOURCES,
+    GPU_ANNOTATIONS,
+    GPU_RESOURCES,
     HAMI,
     KAI,
     MIG,
@@ -28,8 +27,9 @@ from topology.gpus.forms import (
     WHOLE,
     Form,
 )
+from topology.gpus.gpu_request import GpuRequest, whole_gpus
 from topology.gpus.mig_profiles import known_profile, profile_mib
-from topology.labels import CARD_MEMORY, CARD_PEAK, NVIDIA_GPU
+from topology.labels import GPU_MEMORY, GPU_MEMORY_PEAK, NVIDIA_GPU
 from topology.objects import PodSpec
 
 Found = dict[str, list[tuple[str, object, bool]]]  # key to (where, value, is an init step)
@@ -37,14 +37,14 @@ Found = dict[str, list[tuple[str, object, bool]]]  # key to (where, value, is an
 _PLAIN: Final = frozenset((NVIDIA_GPU,))
 
 
-def asks_for_cards(spec: PodSpec, annotations: Mapping[str, str] | None = None) -> bool:
+def requests_gpus(spec: PodSpec, annotations: Mapping[str, str] | None = None) -> bool:
     """Whether a pod may ask for more than plain whole GPUs: a look at names alone, for streams of thousands of pods."""
-    if annotations and not CARD_ANNOTATIONS.isdisjoint(annotations):
+    if annotations and not GPU_ANNOTATIONS.isdisjoint(annotations):
         return True
     for container in (*spec.containers, *(spec.init_containers or ())):
         for names in (container.resources.limits, container.resources.requests):
             for name in names or ():
-                if name in CARD_RESOURCES or name.startswith(MIG_PREFIX):
+                if name in GPU_RESOURCES or name.startswith(MIG_PREFIX):
                     return True
     return False
 
@@ -56,7 +56,7 @@ def gpu_request(spec: PodSpec, annotations: Mapping[str, str] | None = None) -> 
     no card has, forms that contradict each other.
     """
     found = _found(spec)
-    notes = {k: v for k, v in (annotations or {}).items() if k in CARD_ANNOTATIONS}
+    notes = {k: v for k, v in (annotations or {}).items() if k in GPU_ANNOTATIONS}
     if not found and not notes:
         return None
     if not notes and found.keys() == _PLAIN:  # nearly every pod
@@ -68,7 +68,7 @@ def gpu_request(spec: PodSpec, annotations: Mapping[str, str] | None = None) -> 
         raise BadInput(f"{form.name}: {key}", value, f"a pod asks in one form, and this one asks for {first} too")
     if forms:
         request = _by_container(forms[0][0], found, notes) or _READERS[forms[0][0].name](found, notes)
-    elif CARD_MEMORY in notes or CARD_PEAK in notes:
+    elif GPU_MEMORY in notes or GPU_MEMORY_PEAK in notes:
         request = GpuRequest(form=OURS.name)
     else:
         return None
@@ -84,7 +84,7 @@ def _found(spec: PodSpec) -> Found:
     for container, where, step in steps:
         limits, requests = container.resources.limits or {}, container.resources.requests or {}
         for key in {**limits, **requests}:
-            if key == NVIDIA_GPU or key in CARD_RESOURCES or key.startswith(MIG_PREFIX):
+            if key == NVIDIA_GPU or key in GPU_RESOURCES or key.startswith(MIG_PREFIX):
                 kind, value = ("requests", requests[key]) if key in requests else ("limits", limits[key])
                 found.setdefault(key, []).append((f"{where}.resources.{kind}[{key}]", value, step))
     return found
@@ -258,16 +258,16 @@ def _qgpu(found: Found, notes: Mapping[str, str]) -> GpuRequest | None:
 
 
 def _kai(found: Found, notes: Mapping[str, str]) -> GpuRequest | None:
-    said = {key: notes[key] for key in KAI.keys if key in notes}
-    if KAI.memory in said and KAI.percent in said:
-        raise BadInput(f"{KAI.name}: {KAI.memory}", said[KAI.memory], f"use it or {KAI.percent}, not both")
-    if KAI.memory not in said and KAI.percent not in said:
-        raise BadInput(f"{KAI.name}: {KAI.count}", said[KAI.count], f"state {KAI.percent} or {KAI.memory} with it")
-    count = read_count(said.get(KAI.count, "1"), f"{KAI.name}: {KAI.count}")
+    present = {key: notes[key] for key in KAI.keys if key in notes}
+    if KAI.memory in present and KAI.percent in present:
+        raise BadInput(f"{KAI.name}: {KAI.memory}", present[KAI.memory], f"use it or {KAI.percent}, not both")
+    if KAI.memory not in present and KAI.percent not in present:
+        raise BadInput(f"{KAI.name}: {KAI.count}", present[KAI.count], f"state {KAI.percent} or {KAI.memory} with it")
+    count = read_count(present.get(KAI.count, "1"), f"{KAI.name}: {KAI.count}")
     if count == 0:
-        raise BadInput(f"{KAI.name}: {KAI.count}", said[KAI.count], "use a whole number of 1 or more")
-    milli = read_fraction(said[KAI.percent], f"{KAI.name}: {KAI.percent}") if KAI.percent in said else 0
-    mib = read_units_mib(said[KAI.memory], f"{KAI.name}: {KAI.memory}") if KAI.memory in said else 0
+        raise BadInput(f"{KAI.name}: {KAI.count}", present[KAI.count], "use a whole number of 1 or more")
+    milli = read_fraction(present[KAI.percent], f"{KAI.name}: {KAI.percent}") if KAI.percent in present else 0
+    mib = read_units_mib(present[KAI.memory], f"{KAI.name}: {KAI.memory}") if KAI.memory in present else 0
     return GpuRequest(form=KAI.name, count=count, memory_mib=mib, memory_milli=milli, compute_milli=milli)
 
 
@@ -288,24 +288,28 @@ _READERS: Final = {
 
 def _with_ours(request: GpuRequest, notes: Mapping[str, str]) -> GpuRequest:
     """The request with our own annotations laid over it: what one GPU will hold, and its peak."""
-    if CARD_MEMORY not in notes and CARD_PEAK not in notes:
+    if GPU_MEMORY not in notes and GPU_MEMORY_PEAK not in notes:
         return request
-    ours = read_size_mib(notes[CARD_MEMORY], f"{OURS.name}: {CARD_MEMORY}") if CARD_MEMORY in notes else 0
-    peak = read_size_mib(notes[CARD_PEAK], f"{OURS.name}: {CARD_PEAK}") if CARD_PEAK in notes else 0
+    ours = read_size_mib(notes[GPU_MEMORY], f"{OURS.name}: {GPU_MEMORY}") if GPU_MEMORY in notes else 0
+    peak = read_size_mib(notes[GPU_MEMORY_PEAK], f"{OURS.name}: {GPU_MEMORY_PEAK}") if GPU_MEMORY_PEAK in notes else 0
     given = request.memory_mib or min((profile_mib(name) for name, _ in request.profiles), default=0)
     if given and ours > given:
-        said = f"{request.form} gives the pod {given} MiB of each card"
-        raise BadInput(f"{OURS.name}: {CARD_MEMORY}", notes[CARD_MEMORY], f"{said}; ask for no more than that")
+        present = f"{request.form} gives the pod {given} MiB of each card"
+        raise BadInput(f"{OURS.name}: {GPU_MEMORY}", notes[GPU_MEMORY], f"{present}; ask for no more than that")
     if request.profiles and peak > given:
         raise BadInput(
-            f"{OURS.name}: {CARD_PEAK}", notes[CARD_PEAK], f"a MIG instance of the pod has {given} MiB in all"
+            f"{OURS.name}: {GPU_MEMORY_PEAK}",
+            notes[GPU_MEMORY_PEAK],
+            f"a MIG instance of the pod has {given} MiB in all",
         )
     # What the device's owner sets aside counts, even where the pod means to use less of it.
     memory = request.memory_mib or ours
     if request.form == OURS.name and not memory:
-        raise BadInput(f"{OURS.name}: {CARD_PEAK}", notes[CARD_PEAK], f"state {CARD_MEMORY} with it")
+        raise BadInput(f"{OURS.name}: {GPU_MEMORY_PEAK}", notes[GPU_MEMORY_PEAK], f"state {GPU_MEMORY} with it")
     if peak and peak < max(ours, request.memory_mib):
-        raise BadInput(f"{OURS.name}: {CARD_PEAK}", notes[CARD_PEAK], f"a peak is at least the request of {memory} MiB")
+        raise BadInput(
+            f"{OURS.name}: {GPU_MEMORY_PEAK}", notes[GPU_MEMORY_PEAK], f"a peak is at least the request of {memory} MiB"
+        )
     return GpuRequest(
         form=request.form,
         count=request.count,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.facts.report import NodeFacts
-from topology.gpus.capacity import NodeCards
+from topology.gpus.capacity import NodeGpus
 from topology.gpus.forms import MIG_PREFIX, WHOLE
 from topology.gpus.table import GpuStatic
 
@@ -25,7 +25,7 @@ InUse = Mapping[str, Collection[str]]
 """By node name: UUIDs of the whole GPUs and MIG instances that the kubelet gave to containers."""
 
 
-class RootRoom(NamedTuple):
+class RootCapacity(NamedTuple):
     """Nodes with several roots (n,), ascending indices into the node table, and the free GPUs under each (n, S)."""
 
     nodes: Ints
@@ -48,12 +48,12 @@ def gpus_in_use(facts: NodeFacts) -> tuple[str, ...] | None:
     return tuple(sorted(found & known))
 
 
-def whole_in_use(cards: NodeCards, units: int, in_use: Collection[str]) -> tuple[bool, ...]:
+def whole_in_use(devices: NodeGpus, units: int, in_use: Collection[str]) -> tuple[bool, ...]:
     """Which cards are taken when pods hold `units` of them: those the kubelet names, then the lowest that remain."""
-    named = [i for i, uuid in enumerate(cards.uuids) if uuid and uuid in in_use][:units]
-    rest = [i for i, healthy in enumerate(cards.healthy) if healthy and i not in named]
+    named = [i for i, uuid in enumerate(devices.uuids) if uuid and uuid in in_use][:units]
+    rest = [i for i, healthy in enumerate(devices.healthy) if healthy and i not in named]
     taken = {*named, *rest[: units - len(named)]}
-    return tuple(i in taken for i in range(len(cards.healthy)))
+    return tuple(i in taken for i in range(len(devices.healthy)))
 
 
 def changed_nodes(nodes: Ints, names: Sequence[str], now: tuple[Ints, InUse], before: tuple[Ints, InUse]) -> Ints:
@@ -67,11 +67,11 @@ def changed_nodes(nodes: Ints, names: Sequence[str], now: tuple[Ints, InUse], be
     return changed
 
 
-def root_room(static: GpuStatic, names: Sequence[str], used_gpus: Ints, in_use: InUse) -> RootRoom:
+def root_capacity(static: GpuStatic, names: Sequence[str], used_gpus: Ints, in_use: InUse) -> RootCapacity:
     """The room by root at one moment: `used_gpus` (N,) as amounts count it."""
     nodes = static.rooted
     if not len(nodes):
-        return RootRoom(nodes, np.zeros((0, 0), dtype=np.int64))
+        return RootCapacity(nodes, np.zeros((0, 0), dtype=np.int64))
     if static.last_roots is None:
         changed, free = nodes, np.zeros((len(nodes), static.width), dtype=np.int64)
     else:
@@ -79,13 +79,13 @@ def root_room(static: GpuStatic, names: Sequence[str], used_gpus: Ints, in_use: 
         changed = changed_nodes(nodes, names, (used_gpus, in_use), (used_before, before))
         free = free.copy()
     for node in changed.tolist():
-        cards = static.cards[node]
-        assert cards.links is not None, "it is in `rooted`"
-        taken = whole_in_use(cards, int(used_gpus[node]), in_use.get(names[node], ()))
+        devices = static.devices[node]
+        assert devices.links is not None, "it is in `rooted`"
+        taken = whole_in_use(devices, int(used_gpus[node]), in_use.get(names[node], ()))
         row = np.zeros(static.width, dtype=np.int64)
-        for root, busy, healthy in zip(cards.links.roots, taken, cards.healthy, strict=True):
+        for root, busy, healthy in zip(devices.links.roots, taken, devices.healthy, strict=True):
             row[root] += healthy and not busy
         free[np.searchsorted(nodes, node)] = row
     free.setflags(write=False)
     static.last_roots = used_gpus, in_use, free
-    return RootRoom(nodes, free)
+    return RootCapacity(nodes, free)

@@ -1,6 +1,6 @@
 """Which GPUs of a node go together best: the best link, a network card beside each, least harm to the sets that remain.
 
-Rules of this file. (1) Links are the words of `nvidia-smi topo -m` (topology/graph/link_words.py); a set is as good as
+Rules of this file. (1) Links are the words of `nvidia-smi topo -m` (topology/graph/link_types.py); a set is as good as
 its worst pair. (2) Load comes before locality: a busy GPU near its network card is still busy. (3) A card whose network
 is not known is neither good nor bad. (4) Ties go to the lowest indices. Pure: one node's words and masks in, indices
 out.
@@ -18,7 +18,7 @@ from functools import cached_property, lru_cache
 from typing import Final
 
 from topology.bad_input import BadInput
-from topology.graph.link_words import C2C, NODE, PHB, PIX, PXB, SELF, SYS, UNKNOWN, nvlinks, rank
+from topology.graph.link_types import C2C, NODE, PHB, PIX, PXB, SELF, SYS, UNKNOWN, nvlinks, rank
 
 PAIR_POINTS: Final = {SYS: 10, NODE: 20, PHB: 30, PXB: 40, PIX: 50, C2C: 100, SELF: 0}
 NVLINK_POINTS: Final = 100
@@ -38,48 +38,48 @@ MOST_SETS: Final = 20_000
 
 
 @dataclass(frozen=True)
-class NodeLinks:
-    """One node's GPUs by index. `words` (G, G): how each pair is joined. `numa` (G,): None where nobody tells. `rails`
-    (G,): the rail of the live network card beside each GPU, None where there is none; `rails_known` says whether that
-    was looked at at all."""
+class GpuLinks:
+    """One node's GPUs by index. `link_types` (G, G): how each pair is joined. `numa` (G,): None where nobody knows.
+    `rails` (G,): the rail of the live network card beside each GPU, None where there is none; `rails_known`: whether
+    they were read at all."""
 
-    words: tuple[tuple[str, ...], ...]
+    link_types: tuple[tuple[str, ...], ...]
     numa: tuple[int | None, ...] = ()
     rails: tuple[int | None, ...] = ()
     rails_known: bool = False
 
     def __post_init__(self) -> None:
-        count = len(self.words)
-        if count > MOST_GPUS or any(len(row) != count for row in self.words):
+        count = len(self.link_types)
+        if count > MOST_GPUS or any(len(row) != count for row in self.link_types):
             raise BadInput("links", f"{count} GPUs", f"a square matrix of words for at most {MOST_GPUS} GPUs")
 
     @cached_property
     def groups(self) -> tuple[tuple[int, ...], ...]:
         """Per tier a group number for each GPU: GPUs that a chain of links of that tier or better joins."""
-        return tuple(_components(self.words, tier) for tier in TIERS)
+        return tuple(_components(self.link_types, tier) for tier in TIERS)
 
     @property
     def roots(self) -> tuple[int, ...]:
         """A number per GPU, the same for those under one PCI root or joined by NVLink. Empty where all are, where each
         is by itself, or where nobody knows."""
-        return _roots(self.words)
+        return _roots(self.link_types)
 
 
 @lru_cache(maxsize=1024)
-def _roots(words: tuple[tuple[str, ...], ...]) -> tuple[int, ...]:
-    if any(UNKNOWN in row for row in words):
+def _roots(link_types: tuple[tuple[str, ...], ...]) -> tuple[int, ...]:
+    if any(UNKNOWN in row for row in link_types):
         return ()
     for tier in ROOT_TIERS:
-        groups = _components(words, tier)
+        groups = _components(link_types, tier)
         if len(set(groups)) > 1:
             return groups if len(set(groups)) < len(groups) else ()
     return ()
 
 
-def _components(words: Sequence[Sequence[str]], tier: int) -> tuple[int, ...]:
-    group = list(range(len(words)))
-    for a, b in itertools.combinations(range(len(words)), 2):
-        if rank(words[a][b]) <= tier and group[a] != group[b]:
+def _components(link_types: Sequence[Sequence[str]], tier: int) -> tuple[int, ...]:
+    group = list(range(len(link_types)))
+    for a, b in itertools.combinations(range(len(link_types)), 2):
+        if rank(link_types[a][b]) <= tier and group[a] != group[b]:
             old, new = max(group[a], group[b]), min(group[a], group[b])
             group = [new if g == old else g for g in group]
     return tuple(group)
@@ -99,7 +99,7 @@ class GpuSet:
     worst: str
     without_nic: int
     off_rail: int
-    harm: int
+    placement_cost: int
     points: int
     load_milli: int
 
@@ -109,7 +109,7 @@ class GpuSet:
         return 1.0 - self.without_nic / max(len(self.gpus), 1)
 
 
-def sets_left(links: NodeLinks, free: Sequence[bool]) -> int:
+def sets_left(links: GpuLinks, free: Sequence[bool]) -> int:
     """How many sets of 2, 4 and 8 GPUs the free ones still form, over every tier of links."""
     total = 0
     for groups in links.groups:
@@ -121,8 +121,8 @@ def sets_left(links: NodeLinks, free: Sequence[bool]) -> int:
     return total
 
 
-def judge_set(
-    links: NodeLinks,
+def evaluate_set(
+    links: GpuLinks,
     gpus: tuple[int, ...],
     free: Sequence[bool],
     load_milli: Sequence[int] = (),
@@ -130,7 +130,7 @@ def judge_set(
 ) -> GpuSet:
     """One set, `gpus` ascending, against the free GPUs of the node. `partner_rails` are those of the partner's network
     cards, empty where it is on the same node or unknown."""
-    pairs = [links.words[a][b] for a, b in itertools.combinations(gpus, 2)]
+    pairs = [links.link_types[a][b] for a, b in itertools.combinations(gpus, 2)]
     rails = [links.rails[g] for g in gpus] if links.rails_known else []
     left = [ok and i not in gpus for i, ok in enumerate(free)]
     return GpuSet(
@@ -138,7 +138,7 @@ def judge_set(
         worst=max(pairs, key=rank, default=SELF),
         without_nic=sum(1 for r in rails if r is None),
         off_rail=sum(1 for r in rails if partner_rails and r not in partner_rails),
-        harm=sets_left(links, free) - sets_left(links, left),
+        placement_cost=sets_left(links, free) - sets_left(links, left),
         points=sum(map(pair_points, pairs)),
         load_milli=sum(load_milli[g] for g in gpus) if load_milli else 0,
     )
@@ -146,11 +146,11 @@ def judge_set(
 
 def _order(found: GpuSet) -> tuple[object, ...]:
     worst = rank(found.worst)
-    return worst, found.load_milli, found.without_nic, found.off_rail, found.harm, -found.points, found.gpus
+    return worst, found.load_milli, found.without_nic, found.off_rail, found.placement_cost, -found.points, found.gpus
 
 
 def best_set(
-    links: NodeLinks,
+    links: GpuLinks,
     free: Sequence[bool],
     count: int,
     load_milli: Sequence[int] = (),
@@ -162,10 +162,10 @@ def best_set(
     if not 0 < count <= len(able):
         return None
     sets = itertools.islice(itertools.combinations(able, count), MOST_SETS)
-    return min((judge_set(links, gpus, free, load_milli, partner_rails) for gpus in sets), key=_order)
+    return min((evaluate_set(links, gpus, free, load_milli, partner_rails) for gpus in sets), key=_order)
 
 
-def plugin_set(links: NodeLinks, free: Sequence[bool], count: int) -> tuple[int, ...] | None:
+def plugin_set(links: GpuLinks, free: Sequence[bool], count: int) -> tuple[int, ...] | None:
     """The GPUs that NVIDIA's plugin would prefer: of all ways to split the free ones into sets of this size the one
     with the most points, and of it the best set; lowest indices on ties. What a pod gets where only the node can be
     chosen. Up to eight free GPUs every split is looked at, as the plugin does; above that the best set alone counts.
@@ -173,7 +173,7 @@ def plugin_set(links: NodeLinks, free: Sequence[bool], count: int) -> tuple[int,
     able = tuple(i for i, ok in enumerate(free) if ok)
     if not 0 < count <= len(able):
         return None
-    worth = {pair: pair_points(links.words[pair[0]][pair[1]]) for pair in itertools.combinations(able, 2)}
+    worth = {pair: pair_points(links.link_types[pair[0]][pair[1]]) for pair in itertools.combinations(able, 2)}
 
     def of(gpus: tuple[int, ...]) -> int:
         return sum(worth[pair] for pair in itertools.combinations(gpus, 2))

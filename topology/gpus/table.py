@@ -13,70 +13,70 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from topology.gpus.capacity import NodeCards
-from topology.gpus.cards import WHOLE_MILLI, CardRow, left_milli
+from topology.gpus.allocation_book import AllocationBook
+from topology.gpus.allocations import NodeAllocations, held_row
+from topology.gpus.capacity import NodeGpus
 from topology.gpus.forms import WHOLE
-from topology.gpus.hold_book import HoldBook
-from topology.gpus.holds import NodeHolds, held_row
-from topology.gpus.sets import NodeLinks
+from topology.gpus.gpu_row import WHOLE_MILLI, GpuRow, left_milli
+from topology.gpus.sets import GpuLinks
 
 Int2D = NDArray[np.int64]
-Holds = Callable[[int], NodeHolds | None]
+AllocationRows = Callable[[int], NodeAllocations | None]
 """What pods hold of a node's cards, by node index; None where amounts say everything."""
 
 
 _MOST_SHARES: Final = 8
 
 
-def _tells_rails(cards: NodeCards) -> bool:
-    whole = cards.kind == WHOLE.name and cards.replicas <= 1
-    return whole and cards.links is not None and cards.links.rails_known and bool(cards.links.rails)
+def _names_rails(devices: NodeGpus) -> bool:
+    whole = devices.kind == WHOLE.name and devices.replicas <= 1
+    return whole and devices.links is not None and devices.links.rails_known and bool(devices.links.rails)
 
 
 class GpuStatic:
     """What does not change with pods: the cards of every node. Built once a node table."""
 
-    def __init__(self, each: Iterable[NodeCards]) -> None:
-        self.cards: tuple[NodeCards, ...] = tuple(each)
-        count = len(self.cards)
-        self.width = max((len(c.memory_mib) for c in self.cards), default=0)
+    def __init__(self, each: Iterable[NodeGpus]) -> None:
+        self.devices: tuple[NodeGpus, ...] = tuple(each)
+        count = len(self.devices)
+        self.width = max((len(c.memory_mib) for c in self.devices), default=0)
         self.memory_mib: Int2D = np.zeros((count, self.width), dtype=np.int64)
         self.healthy: NDArray[np.bool_] = np.zeros((count, self.width), dtype=bool)
-        for i, cards in enumerate(self.cards):
-            size = len(cards.memory_mib)
-            self.memory_mib[i, :size] = cards.memory_mib
-            self.healthy[i, :size] = cards.healthy
+        for i, devices in enumerate(self.devices):
+            size = len(devices.memory_mib)
+            self.memory_mib[i, :size] = devices.memory_mib
+            self.healthy[i, :size] = devices.healthy
         self.largest_mib: NDArray[np.int64] = self.memory_mib.max(axis=1, initial=0)
         """Memory of each node's largest card, (N,)."""
-        self.count = np.array([len(c.memory_mib) for c in self.cards], dtype=np.int64)
-        self.model = np.array([c.model for c in self.cards], dtype=object)
-        kinds, form = np.unique(np.array([c.kind for c in self.cards], dtype=str), return_inverse=True)
+        self.count = np.array([len(c.memory_mib) for c in self.devices], dtype=np.int64)
+        self.model = np.array([c.model for c in self.devices], dtype=object)
+        kinds, form = np.unique(np.array([c.kind for c in self.devices], dtype=str), return_inverse=True)
         self.kinds: tuple[str, ...] = tuple(kinds.tolist())
         self.kind: NDArray[np.int64] = form.reshape(-1).astype(np.int64)  # (N,), counts into `kinds`
-        models, kind = np.unique(np.array([c.model for c in self.cards], dtype=str), return_inverse=True)
+        models, kind = np.unique(np.array([c.model for c in self.devices], dtype=str), return_inverse=True)
         self.models: tuple[str, ...] = tuple(models.tolist())
         self.model_kind: NDArray[np.int64] = kind.reshape(-1).astype(np.int64)  # (N,), counts into `models`
         self.model_gpus: NDArray[np.int64] = np.bincount(
             self.model_kind, weights=self.count, minlength=len(self.models)
         ).astype(np.int64)
-        self.isolates = np.array([c.isolates for c in self.cards], dtype=bool)
-        self.listed = np.array([c.listed for c in self.cards], dtype=bool)
-        self.replicas = np.array([c.replicas for c in self.cards], dtype=np.int64)
+        self.isolates = np.array([c.isolates for c in self.devices], dtype=bool)
+        self.listed = np.array([c.listed for c in self.devices], dtype=bool)
+        self.replicas = np.array([c.replicas for c in self.devices], dtype=np.int64)
         self.plain = bool((self.replicas <= 1).all() and not self.listed.any())
         """Every card is counted once, the lowest free index taken first, but by pods that have parts of cards."""
-        self.last: tuple[NDArray[np.int64], HoldBook, GpuTable] | None = None
+        self.last: tuple[NDArray[np.int64], AllocationBook, GpuTable] | None = None
         """The last table made of these cards, and what it was made of: the next one differs on few nodes."""
-        rooted = [i for i, c in enumerate(self.cards) if c.links is not None and c.links.roots]
+        rooted = [i for i, c in enumerate(self.devices) if c.links is not None and c.links.roots]
         self.rooted = np.array(rooted, dtype=np.int64)
         """Nodes whose GPUs are under several PCI roots, as an agent sees them (topology/gpus/roots.py)."""
         self.last_roots: tuple[NDArray[np.int64], Mapping[str, Collection[str]], Int2D] | None = None
         """The last room by root, and what it was counted from."""
-        railed = [i for i, c in enumerate(self.cards) if _tells_rails(c)]
+        railed = [i for i, c in enumerate(self.devices) if _names_rails(c)]
         self.railed = np.array(railed, dtype=np.int64)
         """Nodes that give out whole GPUs and whose network rails an agent tells (topology/gpus/rails.py)."""
-        joined: dict[NodeLinks, int] = {}
-        of = [joined.setdefault(links, len(joined)) for i in railed if (links := self.cards[i].links) is not None]
-        self.rail_links: tuple[NodeLinks, ...] = tuple(joined)
+        joined: dict[GpuLinks, int] = {}
+        of = [joined.setdefault(links, len(joined)) for i in railed if (links := self.devices[i].links) is not None]
+        self.rail_links: tuple[GpuLinks, ...] = tuple(joined)
         self.rail_kind = np.array(of, dtype=np.int64)
         self.last_rails: tuple[NDArray[np.int64], Mapping[str, Collection[str]], Int2D] | None = None
         self._shares: dict[int, Int2D] = {}
@@ -123,17 +123,17 @@ class GpuTable:
     overcommitted: NDArray[np.bool_]
     doubts: Mapping[int, tuple[str, ...]]
     used_gpus: NDArray[np.int64]
-    holds: Holds
+    holds: AllocationRows
 
-    def row(self, node: int) -> CardRow:
+    def row(self, node: int) -> GpuRow:
         """One node's cards as a row to plan on."""
-        cards, held, units = self.static.cards[node], self.holds(node), int(self.used_gpus[node])
+        devices, held, units = self.static.devices[node], self.holds(node), int(self.used_gpus[node])
         if held is not None:
-            return held.row(cards, units)
-        if cards.replicas > 1 or (cards.listed and units):
-            return held_row(cards, {}, units)
-        size = len(cards.memory_mib)
-        return CardRow(
+            return held.row(devices, units)
+        if devices.replicas > 1 or (devices.listed and units):
+            return held_row(devices, {}, units)
+        size = len(devices.memory_mib)
+        return GpuRow(
             left_mib=tuple(self.left_mib[node, :size].tolist()),
             left_compute=tuple(self.left_compute[node, :size].tolist()),
             peak_mib=(0,) * size,
@@ -147,13 +147,13 @@ def table_at(
     names: Sequence[str],
     index: Mapping[str, int],
     used_gpus: NDArray[np.int64],
-    holds: HoldBook,
+    holds: AllocationBook,
 ) -> GpuTable:
     """The table of a moment, made from the last one of these cards: only nodes that differ from it are looked at,
     whichever way they came to differ. `names` (N,) and `index` are the nodes; the rest is as in `gpu_table`, but holds
     by node name. Neither may be changed afterwards."""
 
-    def held(node: int) -> NodeHolds | None:
+    def held(node: int) -> NodeAllocations | None:
         return holds.get(names[node])
 
     if static.last is None:
@@ -168,7 +168,7 @@ def table_at(
     return made
 
 
-def _changed(before: GpuTable, used_gpus: NDArray[np.int64], holds: Holds, nodes: Iterable[int]) -> GpuTable:
+def _changed(before: GpuTable, used_gpus: NDArray[np.int64], holds: AllocationRows, nodes: Iterable[int]) -> GpuTable:
     """The table after something changed on these nodes alone: the others are taken from `before`."""
     at = np.array(sorted(nodes), dtype=np.int64)
     if not len(at):
@@ -189,11 +189,11 @@ def _changed(before: GpuTable, used_gpus: NDArray[np.int64], holds: Holds, nodes
 
 
 def gpu_table(
-    static: GpuStatic, used_gpus: NDArray[np.int64], holds: Mapping[int, NodeHolds] | None = None
+    static: GpuStatic, used_gpus: NDArray[np.int64], holds: Mapping[int, NodeAllocations] | None = None
 ) -> GpuTable:
     """The table of a moment. `used_gpus` (N,) is what amounts count as taken of nvidia.com/gpu; `holds` are the pods
     that ask for parts of cards, by node index."""
-    return _filled(static, used_gpus, (holds or {}).get, np.arange(len(static.cards)))
+    return _filled(static, used_gpus, (holds or {}).get, np.arange(len(static.devices)))
 
 
 _BY_NODE: Final = (
@@ -208,7 +208,7 @@ _BY_NODE: Final = (
 """Arrays that change with pods."""
 
 
-def _filled(static: GpuStatic, used_gpus: NDArray[np.int64], holds: Holds, at: NDArray[np.int64]) -> GpuTable:
+def _filled(static: GpuStatic, used_gpus: NDArray[np.int64], holds: AllocationRows, at: NDArray[np.int64]) -> GpuTable:
     """The table of the nodes `at` alone: arrays in their order, doubts by node index."""
     units_of = used_gpus[at]
     taken = np.arange(static.width)[None, :] < units_of[:, None]
@@ -226,10 +226,10 @@ def _filled(static: GpuStatic, used_gpus: NDArray[np.int64], holds: Holds, at: N
         held = holds(node)
         if held is None and not odd:
             continue
-        cards = static.cards[node]
-        row = held.row(cards, units) if held is not None else held_row(cards, {}, units)
-        size = len(cards.memory_mib)
-        shares[i, :size] = left_milli(cards, row)
+        devices = static.devices[node]
+        row = held.row(devices, units) if held is not None else held_row(devices, {}, units)
+        size = len(devices.memory_mib)
+        shares[i, :size] = left_milli(devices, row)
         left[i, :size] = np.maximum(row.left_mib, 0)
         compute[i, :size] = row.left_compute
         peaks[i, :size] = row.peak_mib

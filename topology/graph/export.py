@@ -9,7 +9,7 @@ from typing import Any
 
 import networkx as nx
 
-from topology.graph.link_words import HOP
+from topology.graph.link_types import HOP
 from topology.graph.parts import INSIDE, NETWORK_SWITCHES, PartKind, Topology
 
 

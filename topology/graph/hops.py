@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import networkx as nx
 
-from topology.graph.link_words import UNKNOWN, nvlinks, rank
+from topology.graph.link_types import UNKNOWN, nvlinks, rank
 from topology.graph.parts import PartKind, Topology
 
 THROUGH_SWITCH = "NVSwitch"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from topology.graph.link_words import HOP
-from topology.graph.parts import Part, PartKind, Topology, TopologyBuilder, bad
+from topology.graph.link_types import HOP
+from topology.graph.parts import GraphPart, PartKind, Topology, TopologyBuilder, bad
 
 _TIERS: Final = {1: PartKind.LEAF, 2: PartKind.SPINE, 3: PartKind.CORE}
 MAX_CABLES: Final = 200_000
@@ -41,7 +41,7 @@ class NetworkCables:
             near.setdefault(b, {})[a] = None
         self._tiers(near)
         for name, tier in self.switches.items():
-            self.build.part(Part(name, _TIERS.get(tier, PartKind.CORE if tier else PartKind.SWITCH)))
+            self.build.part(GraphPart(name, _TIERS.get(tier, PartKind.CORE if tier else PartKind.SWITCH)))
         leaves: dict[str, set[str]] = {host: set() for host in self.hosts}
         for end, others in near.items():
             host = self.nics[end][0] if end in self.nics else end
@@ -49,9 +49,9 @@ class NetworkCables:
                 leaves[host].update(other for other in others if other in self.switches)
         for host, domain in self.hosts.items():
             inside = next(iter(leaves[host])) if len(leaves[host]) == 1 else ""
-            self.build.part(Part(host, PartKind.HOST, inside, domain=domain))
+            self.build.part(GraphPart(host, PartKind.HOST, inside, domain=domain))
         for name, (host, device) in self.nics.items():
-            self.build.part(Part(name, PartKind.NIC, host, device=device))
+            self.build.part(GraphPart(name, PartKind.NIC, host, device=device))
         for (a, b), count in self._cables.items():
             self.build.link(a, b, HOP, count=count)
         return self.build.build()

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 import networkx as nx
 
-from topology.graph.link_words import HOP
-from topology.graph.parts import NETWORK_SWITCHES, Link, Part, PartKind, Topology, enclosing
+from topology.graph.link_types import HOP
+from topology.graph.parts import NETWORK_SWITCHES, GraphLink, GraphPart, PartKind, Topology, enclosing
 from topology.reach.domains import DomainChain
 
 _HOST, _NIC, _LEAF, _SPINE = (kind.value for kind in (PartKind.HOST, PartKind.NIC, PartKind.LEAF, PartKind.SPINE))
@@ -68,9 +68,9 @@ class NetworkMap:
     def of(cls, topology: Topology) -> NetworkMap:
         """The map of a network."""
         graph, kinds = topology.graph, topology.kinds
-        words = {kind.value for kind in NETWORK_SWITCHES}
+        values = {kind.value for kind in NETWORK_SWITCHES}
         switches: nx.Graph[str] = nx.Graph()
-        switches.add_nodes_from((name, {"kind": kind}) for name, kind in kinds.items() if kind in words)
+        switches.add_nodes_from((name, {"kind": kind}) for name, kind in kinds.items() if kind in values)
         cables: dict[str, dict[str, tuple[str, ...]]] = {}
         for a, b in topology.pairs:
             if graph.edges[a, b]["kind"] != HOP or not (a in switches or b in switches):
@@ -88,18 +88,18 @@ class NetworkMap:
     @classmethod
     def of_chains(cls, chains: Mapping[str, DomainChain]) -> NetworkMap:
         """The map of hosts of one zone of which only the domains are known: what two share joins them."""
-        parts: dict[str, Part] = {}
+        parts: dict[str, GraphPart] = {}
         links = []
         for host, chain in chains.items():
-            parts[host] = Part(host, PartKind.HOST)
+            parts[host] = GraphPart(host, PartKind.HOST)
             below = host
             for kind, value in ((PartKind.LEAF, chain.leaf), (PartKind.SPINE, chain.spine), (PartKind.CORE, "")):
                 name = f"{kind.value} {value.removeprefix(f'{chain.zone}/')}" if value else ""
                 if kind is PartKind.CORE:
                     name = BEYOND_SPINES
                 if name:
-                    parts[name] = Part(name, kind)
-                    links.append(Link(below, name, HOP))
+                    parts[name] = GraphPart(name, kind)
+                    links.append(GraphLink(below, name, HOP))
                     below = name
         return cls.of(Topology.of("domains", parts.values(), links))
 
@@ -115,7 +115,7 @@ class NetworkMap:
         names = nx.shortest_path(self.switches, first, last)
         beside = zip(names, names[2:], strict=False)
         equal = [1, *(sum(1 for _ in nx.common_neighbors(self.switches, *pair)) for pair in beside), 1]
-        return tuple(map(self._said, names, equal))
+        return tuple(map(self._reported, names, equal))
 
     def _only(self, host: str, adapter: str) -> str | None:
         """The one switch that a host's adapter, or the whole host, has cables to."""
@@ -123,7 +123,7 @@ class NetworkMap:
         ends = set(cables.get(adapter) or _all(cables.values()))
         return ends.pop() if len(ends) == 1 else None
 
-    def _said(self, name: str, equal: int) -> str:
+    def _reported(self, name: str, equal: int) -> str:
         kind: str = self.switches.nodes[name]["kind"]
         named = name if name.startswith(kind) else f"{kind} {name}"
         return named if equal == 1 else f"{named} (one of {equal})"

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Final
 
-from topology.graph.link_words import HOP
-from topology.graph.parts import MAX_DEPTH, Part, PartKind, Topology, TopologyBuilder, bad
+from topology.graph.link_types import HOP
+from topology.graph.parts import MAX_DEPTH, GraphPart, PartKind, Topology, TopologyBuilder, bad
 
 _TIERS: Final = {1: PartKind.LEAF, 2: PartKind.SPINE}
 
@@ -61,10 +61,10 @@ class NetworkTree:
             node = self.switches[name]
             kind = PartKind.SWITCH if node.vague else _TIERS.get(node.tier, PartKind.CORE)
             zone, region = self._where(node)
-            self.build.part(Part(name, kind, node.inside, zone=zone, region=region), node.line)
+            self.build.part(GraphPart(name, kind, node.inside, zone=zone, region=region), node.line)
         for name, node in self.hosts.items():
             zone, region = self._where(node)
-            part = Part(name, PartKind.HOST, node.inside, domain=node.domain, zone=zone, region=region)
+            part = GraphPart(name, PartKind.HOST, node.inside, domain=node.domain, zone=zone, region=region)
             self.build.part(part, node.line)
         for name, node in [*self.switches.items(), *self.hosts.items()]:
             if node.inside:

@@ -15,8 +15,8 @@ from itertools import combinations
 from topology.facts.nvlinks import nvlink_pairs
 from topology.facts.pci_paths import distance
 from topology.facts.report import Distance, Gpu, Health, Nic, NodeFacts, Remote
-from topology.graph.link_words import PCIE_WORDS, PIX, UNKNOWN, agreed, nvlink, nvlinks
-from topology.graph.parts import Part, PartKind, Topology, TopologyBuilder
+from topology.graph.link_types import PCIE_TYPES, PIX, UNKNOWN, agreed, nvlink, nvlinks
+from topology.graph.parts import GraphPart, PartKind, Topology, TopologyBuilder
 
 SOURCE = "agent"
 
@@ -26,18 +26,20 @@ def of_facts(node: str, facts: NodeFacts) -> Topology:
     build = TopologyBuilder(SOURCE)
     domains = {gpu.fabric.domain if gpu.fabric else None for gpu in facts.gpus}
     key = domains.pop() if len(domains) == 1 else None
-    build.part(Part(node, PartKind.HOST, domain=f"{key[0]}.{key[1]}" if key else ""))
+    build.part(GraphPart(node, PartKind.HOST, domain=f"{key[0]}.{key[1]}" if key else ""))
     names = gpu_names(facts.gpus)
     for gpu in facts.gpus:
         inside = _above(node, gpu, build)
-        build.part(Part(names[gpu.uuid], PartKind.GPU, inside, numa=gpu.numa_node, device=gpu.bus_id or ""))
+        build.part(GraphPart(names[gpu.uuid], PartKind.GPU, inside, numa=gpu.numa_node, device=gpu.bus_id or ""))
         for instance in gpu.mig.instances if _split(gpu) and gpu.mig is not None else ():
             name = f"{names[gpu.uuid]} instance {instance.gpu_instance_id}"
-            build.part(Part(name, PartKind.MIG, names[gpu.uuid], numa=gpu.numa_node, device=instance.uuid or ""))
+            build.part(GraphPart(name, PartKind.MIG, names[gpu.uuid], numa=gpu.numa_node, device=instance.uuid or ""))
         if gpu.health is Health.LOST:
             build.warn(f"{names[gpu.uuid]} is lost: what it is joined to is from before")
     for nic in facts.nics:
-        build.part(Part(nic.name, PartKind.NIC, _above(node, nic, build), numa=nic.numa_node, device=nic.bus_id or ""))
+        build.part(
+            GraphPart(nic.name, PartKind.NIC, _above(node, nic, build), numa=nic.numa_node, device=nic.bus_id or "")
+        )
     _nvlinks(node, [gpu for gpu in facts.gpus if not _split(gpu)], names, build)
     _pcie(facts, names, build)
     return build.build()
@@ -63,11 +65,11 @@ def _above(node: str, device: Gpu | Nic, build: TopologyBuilder) -> str:
     inside = node
     if device.numa_node is not None:
         inside = f"NUMA {device.numa_node}"
-        build.part(Part(inside, PartKind.NUMA, node, numa=device.numa_node))
+        build.part(GraphPart(inside, PartKind.NUMA, node, numa=device.numa_node))
     if len(device.pci_path) > 1:
         root = device.pci_path[0]
         if root not in build.parts:
-            build.part(Part(root, PartKind.PCI_ROOT, inside, numa=device.numa_node))
+            build.part(GraphPart(root, PartKind.PCI_ROOT, inside, numa=device.numa_node))
         return root
     return inside
 
@@ -81,7 +83,7 @@ def _nvlinks(node: str, gpus: Sequence[Gpu], names: dict[str, str], build: Topol
             if link.active and link.remote is Remote.SWITCH and link.remote_bus_id:
                 to_switch[link.remote_bus_id] = to_switch.get(link.remote_bus_id, 0) + 1
         for switch, count in to_switch.items():
-            build.part(Part(switch, PartKind.NVSWITCH, node))
+            build.part(GraphPart(switch, PartKind.NVSWITCH, node))
             build.link(names[gpu.uuid], switch, nvlink(count))
 
 
@@ -91,18 +93,18 @@ def _pcie(facts: NodeFacts, names: dict[str, str], build: TopologyBuilder) -> No
         build.warn(
             "every device is directly under one root complex and no NUMA node is known: PCIe distances are unknown"
         )
-    said: dict[tuple[str, str], Distance | None] = {}
+    value: dict[tuple[str, str], Distance | None] = {}
     for pair in facts.pairs:
-        said[names[pair.a], names[pair.b]] = pair.distance
+        value[names[pair.a], names[pair.b]] = pair.distance
     for nic in facts.nics:
-        said.update({(names[uuid], nic.name): far for uuid, far in nic.gpus if uuid in names})
+        value.update({(names[uuid], nic.name): far for uuid, far in nic.gpus if uuid in names})
     for one, other in combinations(facts.nics, 2):
         far = distance(one.pci_path, other.pci_path, one.numa_node, other.numa_node)
-        said[one.name, other.name] = far
+        value[one.name, other.name] = far
     devices = [*names.values(), *(nic.name for nic in facts.nics)]
     for a, b in combinations(devices, 2):
         if not build.linked(a, b):
-            far = said.get((a, b)) or said.get((b, a))
+            far = value.get((a, b)) or value.get((b, a))
             build.link(a, b, UNKNOWN if made_up or far is None else PIX if far is Distance.SAME else far.value)
 
 
@@ -140,20 +142,24 @@ def overridden(seen: Topology, file: Topology, name: str) -> Topology:
     """
     there = {key: part.name for part in file.parts for key in (part.device, part.name) if key}
     match = {part.name: there.get(part.device) or there.get(part.name) for part in seen.parts}
-    words = {(link.a, link.b): link.kind for link in file.links}
+    link_types = {(link.a, link.b): link.kind for link in file.links}
     build = TopologyBuilder(seen.source)
     for part in seen.parts:
         build.part(part)
     filled, differ = 0, list[str]()
     for link in seen.links:
         ends = match[link.a] or "", match[link.b] or ""
-        told = words.get(ends) or words.get((ends[1], ends[0])) or UNKNOWN
-        use = link.kind == UNKNOWN and told in PCIE_WORDS
+        reported = link_types.get(ends) or link_types.get((ends[1], ends[0])) or UNKNOWN
+        use = link.kind == UNKNOWN and reported in PCIE_TYPES
         filled += use
-        build.link(link.a, link.b, (agreed(link.kind, told) or link.kind) if use else link.kind, count=link.count)
-        besides = bool(nvlinks(link.kind)) and not nvlinks(told)  # a path over PCIe beside NVLinks contradicts nothing
-        if UNKNOWN not in (link.kind, told) and told != link.kind and not besides:
-            differ.append(f"{link.a} to {link.b} is {told} in {name}; {link.kind} is taken, as {seen.source} sees it")
+        build.link(link.a, link.b, (agreed(link.kind, reported) or link.kind) if use else link.kind, count=link.count)
+        besides = bool(nvlinks(link.kind)) and not nvlinks(
+            reported
+        )  # a path over PCIe beside NVLinks contradicts nothing
+        if UNKNOWN not in (link.kind, reported) and reported != link.kind and not besides:
+            differ.append(
+                f"{link.a} to {link.b} is {reported} in {name}; {link.kind} is taken, as {seen.source} sees it"
+            )
     for warning in (*seen.warnings, *differ):
         build.warn(warning)
     unmatched = [p.name for p in seen.of_kind(PartKind.GPU) if match[p.name] is None]

@@ -49,7 +49,7 @@ NETWORK_SWITCHES: Final = (PartKind.LEAF, PartKind.SPINE, PartKind.CORE, PartKin
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class GraphPart:
     """One thing. `inside` is the name of what contains it, empty at the top; an unknown NUMA node is None, never -1."""
 
     name: str
@@ -63,12 +63,12 @@ class Part:
     region: str = ""
 
 
-_OPTIONAL: Final = tuple(each.name for each in fields(Part) if each.name not in ("name", "kind"))
+_OPTIONAL: Final = tuple(each.name for each in fields(GraphPart) if each.name not in ("name", "kind"))
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
-    """What joins two parts, in the words of topology/graph/link_words.py; `count` parallel cables."""
+class GraphLink:
+    """What joins two parts, in the words of topology/graph/link_types.py; `count` parallel cables."""
 
     a: str
     b: str
@@ -80,9 +80,9 @@ class Link:
 class Topology:
     """Everything one source said: an undirected graph that nobody changes, by the names of the parts.
 
-    Nodes have the fields of `Part` that are known, `kind` as a word; edges have the `kind` and `count` of `Link`. A
-    part also has an edge to what it is inside of, of kind `in` where no link joins the two. `pairs` are the links, each
-    once, in the order and the direction of the source.
+    Nodes have the fields of `GraphPart` that are known, `kind` as a word; edges have the `kind` and `count` of
+    `GraphLink`. A part also has an edge to what it is inside of, of kind `in` where no link joins the two. `pairs` are
+    the links, each once, in the order and the direction of the source.
     """
 
     source: str
@@ -92,7 +92,7 @@ class Topology:
 
     @classmethod
     def of(
-        cls, source: str, parts: Iterable[Part], links: Iterable[Link] = (), warnings: tuple[str, ...] = ()
+        cls, source: str, parts: Iterable[GraphPart], links: Iterable[GraphLink] = (), warnings: tuple[str, ...] = ()
     ) -> Topology:
         """The graph of these parts and links, whose ends and insides are all among the parts."""
         graph: nx.Graph[str] = nx.Graph(source=source)
@@ -105,32 +105,32 @@ class Topology:
         return cls(source, nx.freeze(graph), tuple(pairs), warnings)
 
     @property
-    def parts(self) -> tuple[Part, ...]:
+    def parts(self) -> tuple[GraphPart, ...]:
         """All parts, in source order."""
         return tuple(self.part(name) for name in self.graph)
 
     @property
-    def links(self) -> tuple[Link, ...]:
+    def links(self) -> tuple[GraphLink, ...]:
         """All links, in source order."""
-        return tuple(Link(a, b, **self.graph.edges[a, b]) for a, b in self.pairs)
+        return tuple(GraphLink(a, b, **self.graph.edges[a, b]) for a, b in self.pairs)
 
     @property
     def kinds(self) -> dict[str, str]:
         """Each part's kind as a word, by name, in source order."""
         return nx.get_node_attributes(self.graph, "kind")
 
-    def part(self, name: str) -> Part:
+    def part(self, name: str) -> GraphPart:
         """The part of this name. Raises KeyError without one."""
         known = self.graph.nodes[name]
-        return Part(name, **{**known, "kind": PartKind(known["kind"])})
+        return GraphPart(name, **{**known, "kind": PartKind(known["kind"])})
 
-    def of_kind(self, *kinds: PartKind) -> tuple[Part, ...]:
+    def of_kind(self, *kinds: PartKind) -> tuple[GraphPart, ...]:
         """The parts of these kinds, in source order."""
-        words = {kind.value for kind in kinds}
-        return tuple(self.part(name) for name, kind in self.kinds.items() if kind in words)
+        names = {kind.value for kind in kinds}
+        return tuple(self.part(name) for name, kind in self.kinds.items() if kind in names)
 
 
-def _known(part: Part) -> dict[str, str | int]:
+def _known(part: GraphPart) -> dict[str, str | int]:
     """The fields of a part that say something, as a graph holds them."""
     known: dict[str, str | int] = {"kind": part.kind.value}
     for name in _OPTIONAL:
@@ -148,12 +148,12 @@ class TopologyBuilder:
     """
 
     source: str
-    parts: dict[str, Part] = field(default_factory=dict)
-    _links: dict[tuple[str, str], Link] = field(default_factory=dict)
+    parts: dict[str, GraphPart] = field(default_factory=dict)
+    _links: dict[tuple[str, str], GraphLink] = field(default_factory=dict)
     _warnings: dict[str, None] = field(default_factory=dict)
     _unsaid: int = 0
 
-    def part(self, part: Part, line: int = 0) -> None:
+    def part(self, part: GraphPart, line: int = 0) -> None:
         """Adds a part; one that is there already may only be said again in the same words."""
         known = self.parts.get(part.name)
         if known is not None:
@@ -162,9 +162,9 @@ class TopologyBuilder:
                 raise bad(line, "name", part.name, f"it is given {what}; every name stands for one thing")
             return
         check_name(part.name, line)
-        for said in (part.device, part.cpus[:MAX_NAME_CHARS], part.domain, part.zone, part.region):
-            if said:
-                check_name(said, line)
+        for value in (part.device, part.cpus[:MAX_NAME_CHARS], part.domain, part.zone, part.region):
+            if value:
+                check_name(value, line)
         if len(self.parts) >= MAX_PARTS:
             raise bad(line, "number of parts", f"above {MAX_PARTS}", "split the file")
         self.parts[part.name] = part
@@ -177,7 +177,7 @@ class TopologyBuilder:
             raise bad(line, "number of links", f"above {MAX_LINKS}", "split the file")
         if known is not None and known.kind != kind:
             raise bad(line, f"link {a} to {b}", kind, f"it is {known.kind} elsewhere; a pair has one kind of link")
-        self._links[pair] = Link(*pair, kind, count + (known.count if known else 0))
+        self._links[pair] = GraphLink(*pair, kind, count + (known.count if known else 0))
 
     def linked(self, a: str, b: str) -> bool:
         """Whether the pair has a link already."""

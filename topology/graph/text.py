@@ -10,8 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from topology.bad_input import BadInput
-from topology.graph.link_words import HOP, NODE, PHB, PIX, PXB, SELF, SYS, UNKNOWN, rank
-from topology.graph.parts import NETWORK_SWITCHES, Part, PartKind, Topology, enclosing
+from topology.graph.link_types import HOP, NODE, PHB, PIX, PXB, SELF, SYS, UNKNOWN, rank
+from topology.graph.parts import NETWORK_SWITCHES, GraphPart, PartKind, Topology, enclosing
 
 _SHOWN_CHILDREN: Final = 16  # of one leaf switch; the rest are counted
 _MATRIX_DEVICES: Final = 64
@@ -47,15 +47,15 @@ def summary(topology: Topology) -> str:
         PartKind.SWITCH: "switch",
     }
     counts = Counter(part.kind for part in topology.parts)
-    said = [_many(counts[kind], name) for kind, name in names.items() if counts[kind]]
+    value = [_many(counts[kind], name) for kind, name in names.items() if counts[kind]]
     domains = {part.domain for part in topology.parts if part.domain}
     if domains:
-        said.append(_many(len(domains), "NVLink domain"))
+        value.append(_many(len(domains), "NVLink domain"))
     kinds = Counter(link.kind for link in topology.links)
     if kinds:
-        words = ", ".join(f"{kinds[kind]} {kind}" for kind in sorted(kinds, key=lambda kind: (rank(kind), kind)))
-        said.append(f"links: {words}")
-    return f"{topology.source}: {', '.join(said) or 'nothing'}"
+        types = ", ".join(f"{kinds[kind]} {kind}" for kind in sorted(kinds, key=lambda kind: (rank(kind), kind)))
+        value.append(f"links: {types}")
+    return f"{topology.source}: {', '.join(value) or 'nothing'}"
 
 
 def _many(count: int, noun: str) -> str:
@@ -74,18 +74,18 @@ def picture(topology: Topology) -> Iterator[str]:
         yield f"warning: {warning}"
 
 
-def matrix(topology: Topology, devices: Sequence[Part]) -> Iterator[str]:
+def matrix(topology: Topology, devices: Sequence[GraphPart]) -> Iterator[str]:
     """Rows and columns of devices, their NUMA node behind, the words that occur explained beneath."""
     if len(devices) > _MATRIX_DEVICES:
         yield f"{len(devices)} devices: too many for a matrix, see -o json"
         return
-    words: dict[tuple[str, str], str] = {}
+    types: dict[tuple[str, str], str] = {}
     for link in topology.links:
-        words[link.a, link.b] = words[link.b, link.a] = link.kind
+        types[link.a, link.b] = types[link.b, link.a] = link.kind
     names = [part.name for part in devices]
     rows = [["", *names, "NUMA"]]
     for part in devices:
-        cells = [SELF if part.name == to else words.get((part.name, to), UNKNOWN) for to in names]
+        cells = [SELF if part.name == to else types.get((part.name, to), UNKNOWN) for to in names]
         numa = _UNSAID if part.numa is None else str(part.numa)
         rows.append([part.name, *(_UNSAID if cell == UNKNOWN else cell for cell in cells), numa])
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
@@ -107,11 +107,11 @@ def tree(topology: Topology) -> Iterator[str]:
     says what its cables lead up to.
     """
     cables = _cables(topology)
-    inside: dict[str, list[Part]] = {}
+    inside: dict[str, list[GraphPart]] = {}
     by_name = {part.name: part for part in topology.parts}
     for each in topology.parts:
         inside.setdefault(each.inside, []).append(each)
-    stack: list[tuple[int, Part | str]] = [(0, top) for top in reversed(inside.get("", []))]
+    stack: list[tuple[int, GraphPart | str]] = [(0, top) for top in reversed(inside.get("", []))]
     while stack:
         depth, part = stack.pop()
         if isinstance(part, str):
@@ -144,7 +144,7 @@ def _cables(topology: Topology) -> dict[str, Counter[str]]:
     return found
 
 
-def _holder(by_name: Mapping[str, Part], end: str) -> Part:
+def _holder(by_name: Mapping[str, GraphPart], end: str) -> GraphPart:
     """The host that an adapter is in, if the source says it; else the end itself."""
     part = by_name[end]
     return by_name[part.inside] if part.kind is PartKind.NIC and part.inside else part
@@ -152,12 +152,12 @@ def _holder(by_name: Mapping[str, Part], end: str) -> Part:
 
 def _cabled(to: Counter[str]) -> str:
     """`cables to spine1 (4), spine2`: in the order of the source, the number where it is not one."""
-    said = [name if count == 1 else f"{name} ({count})" for name, count in list(to.items())[:_SHOWN_CABLES]]
-    more = f" and {len(to) - len(said)} more switches" if len(to) > len(said) else ""
-    return f"cables to {', '.join(said)}{more}"
+    value = [name if count == 1 else f"{name} ({count})" for name, count in list(to.items())[:_SHOWN_CABLES]]
+    more = f" and {len(to) - len(value)} more switches" if len(to) > len(value) else ""
+    return f"cables to {', '.join(value)}{more}"
 
 
-def _named(part: Part, outer: Part | None) -> str:
+def _named(part: GraphPart, outer: GraphPart | None) -> str:
     notes = [] if part.kind in (PartKind.GPU, PartKind.NIC, PartKind.NUMA) else [part.kind.value]
     if part.kind is PartKind.NIC and not part.device:
         notes.append("nic")

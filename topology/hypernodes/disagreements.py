@@ -30,7 +30,7 @@ def disagreements(nodes: Sequence[Node], sources: Sources) -> tuple[str, ...]:
         return (found.fabric or "") if found is not None else ""
 
     def of_file(tier: str) -> Callable[[Node], str]:
-        return lambda node: str(getattr(told, tier)) if (told := sources.file.of(node)) is not None else ""
+        return lambda node: str(getattr(reported, tier)) if (reported := sources.file.of(node)) is not None else ""
 
     def of_labels(tier: str) -> Callable[[Node], str]:
         return lambda node: str(getattr(chain_of(node, {}), tier))

@@ -21,7 +21,7 @@ FIELD_MANAGER: Final = "isochrone-node-labels"
 _SHOWN: Final = 5
 
 
-class Api(Protocol):
+class NodeLabelApi(Protocol):
     """What is needed of `kube_api.KubeApi`."""
 
     async def apply(
@@ -33,7 +33,7 @@ class Api(Protocol):
 class NodeLabelPublisher:
     """Writes one node after the other, and only those whose labels are not as they should be."""
 
-    def __init__(self, api: Api) -> None:
+    def __init__(self, api: NodeLabelApi) -> None:
         self._api = api
         self._tried: dict[str, tuple[Any, ...]] = {}
         self.writes = 0

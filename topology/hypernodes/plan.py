@@ -100,21 +100,21 @@ def plan_hypernodes(
         inside.setdefault(_group(chain, levels), []).append(name)
     made = [_made(levels[0], group, tuple(members), of_nodes=True) for group, members in sorted(inside.items())]
     holds = {_name(levels[0], group): members for group, members in inside.items()}
-    told: list[str] = []
+    reported: list[str] = []
     for below, level in pairwise(levels):
         above: dict[Group, list[str]] = {}
         for child, members in sorted(holds.items()):
             parents = Counter(_group(chains[node], levels[levels.index(level) :]) for node in members)
             parent = min(parents, key=lambda group: (-parents[group], group))
             if len(parents) > 1:
-                told.append(
+                reported.append(
                     f"the {WORD_OF[below]} {child} reaches over {len(parents)} {level} domains: it counts to the one "
                     f"with most of its nodes"
                 )
             above.setdefault(parent, []).append(child)
         made += [_made(level, group, tuple(children), of_nodes=False) for group, children in sorted(above.items())]
         holds = {_name(level, group): [n for c in each for n in holds[c]] for group, each in above.items()}
-    return HyperNodePlan({each.name: each for each in made}, tuple(told))
+    return HyperNodePlan({each.name: each for each in made}, tuple(reported))
 
 
 def _value(chain: DomainChain, level: str) -> str:
@@ -134,8 +134,8 @@ def _name(level: str, group: Group) -> str:
     word = WORD_OF[level] if of == level else f"{WORD_OF[level]}-rest"
     digest = hashlib.sha256(f"{level}\0{of}\0{value}".encode()).hexdigest()[:10]
     slug = _UNFIT.sub("-", value.rpartition("/")[2].lower()).strip("-")
-    room = NAME_CHARS - len(f"isochrone-{word}--{digest}")
-    return "-".join(part for part in ("isochrone", word, slug[:room].strip("-"), digest) if part)
+    capacity = NAME_CHARS - len(f"isochrone-{word}--{digest}")
+    return "-".join(part for part in ("isochrone", word, slug[:capacity].strip("-"), digest) if part)
 
 
 def _made(level: str, group: Group, members: tuple[str, ...], *, of_nodes: bool) -> Desired:

@@ -21,7 +21,7 @@ PATH: Final = "/apis/topology.volcano.sh/v1alpha1/hypernodes"
 FIELD_MANAGER: Final = "isochrone-hypernodes"
 
 
-class Api(Protocol):
+class HyperNodeApi(Protocol):
     """What is needed of `kube_api.KubeApi`."""
 
     async def apply(self, path: str, obj: object, *, field_manager: str = ..., force: bool = ...) -> bytes:
@@ -34,18 +34,18 @@ class Api(Protocol):
 class HyperNodePublisher:
     """`hypernodes` gives what the watch holds."""
 
-    def __init__(self, api: Api, hypernodes: Callable[[], Iterable[HyperNode]]) -> None:
+    def __init__(self, api: HyperNodeApi, hypernodes: Callable[[], Iterable[HyperNode]]) -> None:
         self._api = api
         self._hypernodes = hypernodes
-        self._told: tuple[str, ...] = ()
+        self._reported: tuple[str, ...] = ()
         self.writes = 0
 
     async def publish(self, nodes: Sequence[Node], sources: Sources) -> int:
         """One round: the number of writes. Raises ApiFailure where one was refused."""
         existing = list(self._hypernodes())
         made = plan_hypernodes(nodes, existing, sources)
-        if made.warnings != self._told:
-            self._told = made.warnings
+        if made.warnings != self._reported:
+            self._reported = made.warnings
             for warning in made.warnings:
                 log.warning("HyperNodes: %s", warning)
         todo = steps(existing, made.desired)

@@ -20,7 +20,7 @@ from topology.kube.errors import ApiError
 SERVICE: Final = "http:isochrone-controller:metrics"
 
 
-class _Said(msgspec.Struct):
+class _ErrorBody(msgspec.Struct):
     error: str = ""
 
 
@@ -35,10 +35,10 @@ async def agent_facts(api: KubeApi, namespace: str, node: str) -> tuple[NodeFact
             return f"what its agent sees is not shown: no right to get services/proxy {SERVICE} in {namespace}"
         if error.not_found:
             try:
-                said = msgspec.json.decode(error.message, type=_Said).error
+                value = msgspec.json.decode(error.message, type=_ErrorBody).error
             except msgspec.MsgspecError:
-                said = ""
-            return said or f"there is no Service isochrone-controller in {namespace}, so no agent is asked"
+                value = ""
+            return value or f"there is no Service isochrone-controller in {namespace}, so no agent is asked"
         return f"the controller does not say what its agent sees: {error.status} {error.reason}"
     if named != node:
         raise BadInput("the controller's answer", named, f"it was asked about {node}")

@@ -70,7 +70,7 @@ class InformerSettings:
     silence_s: float = 90.0  # bookmarks come about every 60 s; a server without them is resumed this often, harmlessly
     backoff_first_s: float = 0.5
     backoff_cap_s: float = 10.0
-    calm_s: float = 60.0  # so long without a failure and the back-off starts from its first step
+    settle_s: float = 60.0  # so long without a failure and the back-off starts from its first step
     brief_s: float = 1.0  # a watch that ends sooner, without a line, counts as failed
     absent_retry_s: float = 30.0
     gather_s: float = 0.01  # what comes within this time of the last line is taken together,
@@ -129,7 +129,7 @@ class Informer(Generic[T]):
         self._selectors = {name: value for name, value in selectors.items() if value}
         self._version, self._doubtful = "", False
         self._failures, self._failed_s = 0, 0.0
-        self._said: set[str] = set()
+        self._reported: set[str] = set()
         self.objects: dict[str, T] = {}
         self.synced = asyncio.Event()
         self.last_heard_s = 0.0
@@ -159,7 +159,7 @@ class Informer(Generic[T]):
             except ApiUnreachable as error:
                 self._doubtful = True
                 self.reconnects += 1
-                self._say_once("trouble", f"{error}; what is known stays, trying again")
+                self._report_once("trouble", f"{error}; what is known stays, trying again")
                 pause_s = self._backoff_s()
             except ApiError as error:
                 pause_s = self._after(error)
@@ -178,9 +178,9 @@ class Informer(Generic[T]):
             return self._settings.absent_retry_s
         self.reconnects += 1
         if error.forbidden:
-            self._say_once("trouble", f"{error}; grant list and watch on {self._path}, trying again")
+            self._report_once("trouble", f"{error}; grant list and watch on {self._path}, trying again")
         else:
-            self._say_once("trouble", f"{error}; what is known stays, trying again")
+            self._report_once("trouble", f"{error}; what is known stays, trying again")
         if error.status not in (429, 503):
             self._version = ""  # 404 after a CRD was deleted, 504 for a version the server has not reached, ...
         return self._backoff_s() + min(error.retry_after_s or 0.0, self._settings.absent_retry_s)
@@ -272,7 +272,7 @@ class Informer(Generic[T]):
                 async for lines in batches:
                     self.watching = True
                     self.last_heard_s = monotonic_s()
-                    self._said.discard("trouble")  # over; the next one is news again
+                    self._reported.discard("trouble")  # over; the next one is news again
                     heard += len(lines)
                     changes: list[Change[T]] = []
                     try:
@@ -294,7 +294,7 @@ class Informer(Generic[T]):
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             # It may have been an event: resuming after it would lose that for ever.
             self.undecodable += 1
-            self._say_once("line", f"a line of the watch on {self._path} is no event ({error}); listing again")
+            self._report_once("line", f"a line of the watch on {self._path} is no event ({error}); listing again")
             raise _StartOver from error
         if event.type in ("ADDED", "MODIFIED"):
             try:
@@ -312,7 +312,9 @@ class Informer(Generic[T]):
                 metadata = _NAMED.decode(event.object).metadata
             except (msgspec.MsgspecError, UnicodeDecodeError) as error:
                 self.undecodable += 1
-                self._say_once("line", f"a {event.type} event on {self._path} has no metadata ({error}); listing again")
+                self._report_once(
+                    "line", f"a {event.type} event on {self._path} has no metadata ({error}); listing again"
+                )
                 raise _StartOver from error
             if event.type == "DELETED" and (old := self.objects.pop(key_of(metadata), None)) is not None:
                 changes.append(Change(ChangeKind.DELETED, old, None))
@@ -336,18 +338,18 @@ class Informer(Generic[T]):
         except (msgspec.MsgspecError, UnicodeDecodeError):
             metadata = None
         name = key_of(metadata) if metadata is not None else "an object"
-        self._say_once("object", f"{name} of {self._path} cannot be decoded and keeps its last state: {error}")
+        self._report_once("object", f"{name} of {self._path} cannot be decoded and keeps its last state: {error}")
         return metadata
 
     def _backoff_s(self) -> float:
         now_s = monotonic_s()
-        if now_s - self._failed_s > self._settings.calm_s:
+        if now_s - self._failed_s > self._settings.settle_s:
             self._failures = 0
         self._failures, self._failed_s = min(self._failures + 1, 30), now_s
         ceiling_s = self._settings.backoff_first_s * 2.0 ** (self._failures - 1)
         return self._rng.uniform(0.0, min(self._settings.backoff_cap_s, ceiling_s))
 
-    def _say_once(self, about: str, text: str) -> None:
-        if about not in self._said:
-            self._said.add(about)
+    def _report_once(self, about: str, text: str) -> None:
+        if about not in self._reported:
+            self._reported.add(about)
             log.warning("%s", text)

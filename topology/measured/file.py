@@ -19,7 +19,7 @@ import msgspec
 from topology.bad_input import BadInput
 from topology.measured.measurement import MAX_SIZE_BYTES, MAX_US
 from topology.measured.store import MAX_PAIRS, Pair
-from topology.measured.values import IMPORT_FRESH_S, NODE, RDMA, TCP, TIERS, Place, Sample
+from topology.measured.values import IMPORT_FRESH_S, NODE, RDMA, TCP, TIERS, MeasuredPlace, Sample
 
 MAX_ENTRIES: Final = 4 * MAX_PAIRS
 MAX_FILE_BYTES: Final = 32 * 2**20
@@ -40,14 +40,14 @@ class _Entry(msgspec.Struct, forbid_unknown_fields=True, rename="camel"):
     transport: str = ""
 
 
-class _File(msgspec.Struct, forbid_unknown_fields=True):
+class _MeasuredFile(msgspec.Struct, forbid_unknown_fields=True):
     measured: list[_Entry]
 
 
-def parse_place(text: str, field: str) -> Place:
+def parse_place(text: str, field: str) -> MeasuredPlace:
     """A node's name, or `TIER:NAME`. Raises BadInput naming `field`."""
     tier, colon, name = text.partition(":")
-    place = Place(tier, name) if colon else Place(NODE, text)
+    place = MeasuredPlace(tier, name) if colon else MeasuredPlace(NODE, text)
     if place.tier not in (NODE, *TIERS) or not 0 < len(place.name) <= MAX_NAME or not place.name.isprintable():
         raise BadInput(field, text, "use a node's name, or leaf:, spine:, zone: or fabric: and a label's value")
     return place
@@ -58,7 +58,7 @@ def read_measured_file(content: bytes) -> dict[Pair, list[Sample]]:
     if len(content) > MAX_FILE_BYTES:
         raise BadInput("the file", f"{len(content)} bytes long", f"at most {MAX_FILE_BYTES} are read")
     try:
-        entries = msgspec.json.decode(content, type=_File).measured
+        entries = msgspec.json.decode(content, type=_MeasuredFile).measured
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise BadInput("the file", "not measured reach", str(error)) from None
     if len(entries) > MAX_ENTRIES:

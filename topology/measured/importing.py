@@ -14,14 +14,14 @@ from topology.bad_input import BadInput
 from topology.labels import DEFAULT_REACH_SIZE_BYTES
 from topology.measured.measurement import Measurement, Readout
 from topology.measured.store import Pair
-from topology.measured.values import MAX_SIZES, NODE, Place, Sample, sample_of
+from topology.measured.values import MAX_SIZES, NODE, MeasuredPlace, Sample, sample_of
 
-TIMES_KEPT: Final = MAX_SIZES - 1
+TIMES_RETAINED: Final = MAX_SIZES - 1
 """One place is for a bandwidth."""
 
 
 def samples_of(
-    readout: Readout, ends: tuple[Place, Place] | None, measured_at_s: float, fresh_s: float
+    readout: Readout, ends: tuple[MeasuredPlace, MeasuredPlace] | None, measured_at_s: float, fresh_s: float
 ) -> dict[Pair, list[Sample]]:
     """By pair of places. `ends` names them for every value of the file; None: as the file does.
 
@@ -48,7 +48,7 @@ def samples_of(
 def _ends(value: Measurement) -> Pair | None:
     if not value.a.node or not value.b.node:
         return None
-    return Place(NODE, value.a.node), Place(NODE, value.b.node)
+    return MeasuredPlace(NODE, value.a.node), MeasuredPlace(NODE, value.b.node)
 
 
 def thinned(samples: Sequence[Sample]) -> list[Sample]:
@@ -62,7 +62,7 @@ def thinned(samples: Sequence[Sample]) -> list[Sample]:
         if held is None or _rank(sample, octave) < _rank(held, octave):
             octaves[octave] = sample
     page = round(math.log2(DEFAULT_REACH_SIZE_BYTES))
-    near = sorted(octaves, key=lambda octave: (abs(octave - page), octave))[:TIMES_KEPT]
+    near = sorted(octaves, key=lambda octave: (abs(octave - page), octave))[:TIMES_RETAINED]
     rates = [sample for sample in samples if sample.bytes_per_us > 0]
     narrowest = min(rates, key=lambda s: (-s.size_bytes, s.bytes_per_us), default=None)
     return [octaves[octave] for octave in sorted(near)] + ([narrowest] if narrowest is not None else [])

@@ -33,7 +33,7 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class ProbeSummary:
     """One way of one page. `percentile` is what `p99_us` rests on: `p99`, or `p50` where there were too few rounds."""
 
     p50_us: float
@@ -48,18 +48,18 @@ def rank(ascending: Sequence[float], share: float) -> float:
     return ascending[max(0, math.ceil(share * len(ascending)) - 1)]
 
 
-def summarise(one_way_us: Sequence[float], warm: int = WARM_ROUNDS) -> Summary | None:
+def summarise(one_way_us: Sequence[float], warm: int = WARM_ROUNDS) -> ProbeSummary | None:
     """Of the values in the order they were measured; the first `warm` are left out. None if no value is left."""
     counted = sorted(one_way_us[warm:])
     if not counted:
         return None
     p50 = rank(counted, 0.5)
     if len(counted) < ENOUGH_FOR_P99:
-        return Summary(p50, p50 * TAIL, max(counted[-1], p50 * TAIL), len(counted), "p50")
-    return Summary(p50, rank(counted, 0.99), rank(counted, 0.999), len(counted))
+        return ProbeSummary(p50, p50 * TAIL, max(counted[-1], p50 * TAIL), len(counted), "p50")
+    return ProbeSummary(p50, rank(counted, 0.99), rank(counted, 0.999), len(counted))
 
 
-def of_rounds(rounds: Sequence[Round], warm: int = WARM_ROUNDS) -> Summary | None:
+def of_rounds(rounds: Sequence[Round], warm: int = WARM_ROUNDS) -> ProbeSummary | None:
     """Both directions by themselves, and of each statistic the slower: reach is symmetric, and the worse way counts."""
     counted = rounds[warm:]
     if not counted:
@@ -70,7 +70,7 @@ def of_rounds(rounds: Sequence[Round], warm: int = WARM_ROUNDS) -> Summary | Non
     back = summarise([max(each.pull_us - half_us, each.pull_us / 2) for each in counted], 0)
     if there is None or back is None:
         return None
-    return Summary(
+    return ProbeSummary(
         max(there.p50_us, back.p50_us),
         max(there.p99_us, back.p99_us),
         max(there.p999_us, back.p999_us),

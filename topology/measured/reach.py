@@ -22,9 +22,9 @@ from numpy.typing import NDArray
 from topology.labels import DEFAULT_REACH_SIZE_BYTES
 from topology.measured.domains import DomainPair, NodePairs
 from topology.measured.store import Pair
-from topology.measured.values import FABRIC, LEAF, NODE, SPINE, TIERS, ZONE, Curve, Place, Sample, curve_of
+from topology.measured.values import FABRIC, LEAF, NODE, SPINE, TIERS, ZONE, Curve, MeasuredPlace, Sample, curve_of
 from topology.reach.domains import DomainChain
-from topology.reach.model import NO_DOMAIN, Reach, ReachModel, kept
+from topology.reach.model import NO_DOMAIN, Reach, ReachModel, retained
 from topology.units import show_age
 
 MAX_OWN: Final = 256
@@ -34,7 +34,7 @@ Known = tuple[Sequence[Sample], frozenset[str] | None, float, Curve | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Value:
+class ReachValue:
     """A curve, and on which tier it was measured: node to node, leaf to leaf, within a leaf ..."""
 
     curve: Curve
@@ -78,8 +78,8 @@ class MeasuredReach(ReachModel):
         _, first, kind = np.unique(np.stack([base.kind, own]), axis=1, return_index=True, return_inverse=True)
         self.first, self.kind = first, kind.reshape(-1)
         self._index_domains()
-        self._row = lru_cache(maxsize=kept(len(self.kind)))(self._compute_row)
-        self._kind_row = lru_cache(maxsize=kept(len(first)))(self._compute_kind_row)
+        self._row = lru_cache(maxsize=retained(len(self.kind)))(self._compute_row)
+        self._kind_row = lru_cache(maxsize=retained(len(first)))(self._compute_kind_row)
         self._modelled = lru_cache(maxsize=64)(super()._compute_kind_row)
 
     @property
@@ -136,7 +136,7 @@ class MeasuredReach(ReachModel):
                 found[key] = curve
         return found
 
-    def _one_of_each(self, a: Place, b: Place) -> tuple[int, int] | None:
+    def _one_of_each(self, a: MeasuredPlace, b: MeasuredPlace) -> tuple[int, int] | None:
         """A node of each of two named domains, nothing narrower in common; None if a name fits none, or several."""
         ends = []
         for place in (a, b):
@@ -191,16 +191,16 @@ class MeasuredReach(ReachModel):
 
     # --- looking up ----------------------------------------------------------------------------
 
-    def _value(self, a: int, b: int) -> Value | None:
+    def _value(self, a: int, b: int) -> ReachValue | None:
         if (curve := self._nodes.get((min(a, b), max(a, b)))) is not None:
-            return Value(curve, NODE)
+            return ReachValue(curve, NODE)
         return self._domain_value(a, b) if a != b else None
 
-    def _domain_value(self, a: int, b: int) -> Value | None:
+    def _domain_value(self, a: int, b: int) -> ReachValue | None:
         for tier in TIERS:
             key = self._key(tier, a, b)
             if key is not None and (curve := self._domains.get(key)) is not None:
-                return Value(curve, tier, key[1] == key[2])
+                return ReachValue(curve, tier, key[1] == key[2])
         return None
 
     def _compute_kind_row(self, kind: int, size_bytes: int) -> NDArray[np.float64]:

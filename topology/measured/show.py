@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from topology.labels import DEFAULT_REACH_SIZE_BYTES
-from topology.measured.importing import TIMES_KEPT
+from topology.measured.importing import TIMES_RETAINED
 from topology.measured.measurement import GroupTime, Measurement, Readout
 from topology.measured.store import Pair
 from topology.measured.values import Sample, sample_of
@@ -41,10 +41,10 @@ def row_of(value: Measurement) -> tuple[str, ...]:
     """One row under COLUMNS."""
     typical = value.typical_us
     if value.bytes_per_us is not None:
-        said, statistic = f"{value.bytes_per_us / 1000:.4g} GB/s", "bandwidth"
+        text, statistic = f"{value.bytes_per_us / 1000:.4g} GB/s", "bandwidth"
     else:
         us = typical if typical is not None else value.reach_us
-        said = show_us(us or 0.0)
+        text = show_us(us or 0.0)
         statistic = ("p50" if value.p50_us is not None else "mean") if typical is not None else value.percentile
     reach = value.reach_us
     return (
@@ -52,7 +52,7 @@ def row_of(value: Measurement) -> tuple[str, ...]:
         str(value.a) or "-",
         str(value.b) or "-",
         show_bytes(value.size_bytes),
-        said,
+        text,
         statistic,
         "-" if reach is None else show_us(reach) + ("" if value.p99_us is not None else " *"),
         "-" if value.count is None else str(value.count),
@@ -110,25 +110,24 @@ def readout_json(file: str, readout: Readout) -> dict[str, Any]:
     }
 
 
-def saved_line(into: str, readout: Readout, kept: Mapping[Pair, Sequence[Sample]], replaced: int) -> str:
+def saved_line(into: str, readout: Readout, retained: Mapping[Pair, Sequence[Sample]], replaced: int) -> str:
     """What of a readout went into the file of measured reach, what did not, and why; `replaced` pairs were there."""
-    values = sum(len(samples) for samples in kept.values())
+    values = sum(len(samples) for samples in retained.values())
     useless = sum(1 for value in readout.pairs if sample_of(value, 0.0, 1.0) is None)
     thinned = len(readout.pairs) - useless - values
-    said = (
-        f"{into}: {values} of {len(readout.pairs)} values saved, of {len(kept)} {'pair' if len(kept) == 1 else 'pairs'}"
-    )
+    pairs = "pair" if len(retained) == 1 else "pairs"
+    text = f"{into}: {values} of {len(readout.pairs)} values saved, of {len(retained)} {pairs}"
     if replaced:
-        said += f", {replaced} of them in place of what the file held"
+        text += f", {replaced} of them in place of what the file held"
     if thinned:
         page = show_bytes(DEFAULT_REACH_SIZE_BYTES)
-        said += (
-            f"; {thinned} left out, which would change no reach: of a pair one size an octave stays, the {TIMES_KEPT} "
-            f"nearest to a page of {page}, of one size the slowest, and one bandwidth"
+        text += (
+            f"; {thinned} left out, which would change no reach: of a pair one size an octave stays, the "
+            f"{TIMES_RETAINED} nearest to a page of {page}, of one size the slowest, and one bandwidth"
         )
     if useless:
-        said += f"; {useless} left out, timed both ways at once: they say nothing about one way"
-    return said
+        text += f"; {useless} left out, timed both ways at once: they say nothing about one way"
+    return text
 
 
 def group_line(groups: Sequence[GroupTime]) -> str:

@@ -8,12 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from topology.measured.values import MAX_SIZES, NODE, Place, Sample
+from topology.measured.values import MAX_SIZES, NODE, MeasuredPlace, Sample
 
 MAX_PAIRS: Final = 20_000
 """Pairs kept: some 10 MB. 5,000 agents that measure eight peers each, both ways, fit."""
 
-Pair = tuple[Place, Place]
+Pair = tuple[MeasuredPlace, MeasuredPlace]
 
 
 class MeasurementStore:
@@ -29,7 +29,7 @@ class MeasurementStore:
     def __len__(self) -> int:
         return len(self._pairs)
 
-    def add(self, a: Place, b: Place, samples: Iterable[Sample]) -> None:
+    def add(self, a: MeasuredPlace, b: MeasuredPlace, samples: Iterable[Sample]) -> None:
         """Samples from one place to another. Of one size and transport the later measurement stays, whichever came
         first; of more than MAX_SIZES in all the oldest go, and of more than `max_pairs` the pair heard of longest ago.
         """
@@ -63,13 +63,13 @@ class MeasurementStore:
 
     def forget_node(self, name: str) -> None:
         """A node that is no more takes its measurements along: one that comes back under its name is another."""
-        place = Place(NODE, name)
+        place = MeasuredPlace(NODE, name)
         gone = [pair for pair in self._pairs if place in pair]
         for pair in gone:
             self._drop(pair)
         self.version += int(bool(gone))
 
-    def sweep(self, now_s: float) -> None:
+    def expire(self, now_s: float) -> None:
         """Let go of what no longer counts."""
         for pair, held in list(self._pairs.items()):
             gone = [key for key, sample in held.items() if sample.weight(now_s) <= 0]

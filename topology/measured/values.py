@@ -37,7 +37,7 @@ TCP: Final = "tcp"
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Place:
+class MeasuredPlace:
     """A node, or a domain by its tier and label value."""
 
     tier: str

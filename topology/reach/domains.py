@@ -27,20 +27,20 @@ class DomainChain:
     fabric: str = ""
 
 
-def chain_of(node: Node, hypernodes: Mapping[str, tuple[str, ...]], told: DomainChain | None = None) -> DomainChain:
+def chain_of(node: Node, hypernodes: Mapping[str, tuple[str, ...]], reported: DomainChain | None = None) -> DomainChain:
     """The chain of one node, without what agents see; `hypernodes` is what `membership` returned (tier 1 first).
 
-    `told` is the node's place in a topology file; only its zone, spine and leaf are looked at, and only where no label
+    `reported` is the node's place in a topology file; only its zone, spine and leaf are read, and only where no label
     of the node names a zone or a switch. Raises nothing.
     """
     place = place_of(node.metadata.labels or {})
     leaf, spine = (*place.tiers, "", "")[:2]
     where = f"{place.region}/{place.zone}"
-    if told is not None:
+    if reported is not None:
         if not any(place.tiers):
-            leaf, spine = (tier.removeprefix(f"{told.zone}/") for tier in (told.leaf, told.spine))
+            leaf, spine = (tier.removeprefix(f"{reported.zone}/") for tier in (reported.leaf, reported.spine))
         if where == "/":
-            where = told.zone or where
+            where = reported.zone or where
     above = hypernodes.get(node.metadata.name, ())
     if not leaf and above:
         leaf = "hypernode:" + above[0]

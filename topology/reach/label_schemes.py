@@ -70,7 +70,7 @@ _AKS: Final = "kubernetes.azure.com/cluster"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LabelPlace:
     """Where a node's labels put it: leaf, spine, core in `tiers`; an empty text where nothing is said."""
 
     zone: str = ""
@@ -80,7 +80,7 @@ class Place:
     scheme: str = ""
 
 
-def place_of(labels: Mapping[str, str]) -> Place:
+def place_of(labels: Mapping[str, str]) -> LabelPlace:
     """What the labels say. A platform has no label for a fabric (AKS): then zone and region are all there is."""
     zone = labels.get(ZONE, "")
     if _AKS in labels and zone.isdigit():
@@ -95,5 +95,5 @@ def place_of(labels: Mapping[str, str]) -> Place:
             if any(tiers):
                 if scheme.lowest_optional and not tiers[0]:
                     tiers = tiers[1:]
-                return Place(zone, region, tiers, domain, scheme.name)
-    return Place(zone, region, (), domain)
+                return LabelPlace(zone, region, tiers, domain, scheme.name)
+    return LabelPlace(zone, region, (), domain)

@@ -36,7 +36,7 @@ class Hardware(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class LinkRow:
     """Typical latency of a small message (us), bandwidth (bytes per us), p99 over typical, where they come from.
 
     `error_percent` is how far the row is from its logs: per log the median over its sizes, then the median of the logs.
@@ -63,65 +63,65 @@ class Row:
         return Link(self.latency_us * self.tail, self.bytes_per_us, self.source)
 
 
-NOT_SAID: Final = TAIL
+UNSTATED: Final = TAIL
 
-ROWS: Final[dict[Hardware, Row]] = {
-    Hardware.NVLINK3_SWITCH: Row(
+ROWS: Final[dict[Hardware, LinkRow]] = {
+    Hardware.NVLINK3_SWITCH: LinkRow(
         LinkKind.NVLINK,
         7.99,
         278 * GB_PER_S,
-        NOT_SAID,
+        UNSTATED,
         22.3,
         "A100 inside a node: NCCL send/recv (vidur), osu_latency and osu_bw (public sample), copies (superbenchmark)",
     ),
-    Hardware.NVLINK4_SWITCH: Row(
-        LinkKind.NVLINK, 7.27, 361 * GB_PER_S, NOT_SAID, 1.7, "H100 inside a node: NCCL send/recv (vidur)"
+    Hardware.NVLINK4_SWITCH: LinkRow(
+        LinkKind.NVLINK, 7.27, 361 * GB_PER_S, UNSTATED, 1.7, "H100 inside a node: NCCL send/recv (vidur)"
     ),
-    Hardware.NVLINK3_BRIDGE: Row(
+    Hardware.NVLINK3_BRIDGE: LinkRow(
         LinkKind.NVLINK,
         2.29,
         288 * GB_PER_S,
-        NOT_SAID,
+        UNSTATED,
         21.4,
         "A100 bridged pairs: NCCL send/recv (vidur), p2pBandwidthLatencyTest (public sample)",
     ),
-    Hardware.PCIE_SOCKETS: Row(
+    Hardware.PCIE_SOCKETS: LinkRow(
         LinkKind.PCIE_SYS,
         18.4,
         11.3 * GB_PER_S,
-        NOT_SAID,
+        UNSTATED,
         7.6,
         "p2pBandwidthLatencyTest across sockets and with the IOMMU on (public samples)",
     ),
-    Hardware.PCIE_NO_PEER: Row(
-        LinkKind.PCIE_SYS, 12.8, 38.7 * GB_PER_S, NOT_SAID, 0.1, "p2pBandwidthLatencyTest, two RTX 5090 (public sample)"
+    Hardware.PCIE_NO_PEER: LinkRow(
+        LinkKind.PCIE_SYS, 12.8, 38.7 * GB_PER_S, UNSTATED, 0.1, "p2pBandwidthLatencyTest, two RTX 5090 (public sample)"
     ),
-    Hardware.PCIE_STAGED: Row(
-        LinkKind.PCIE_SYS, 2.72, 4.3 * GB_PER_S, NOT_SAID, 5.2, "A40 inside a node: NCCL send/recv (vidur)"
+    Hardware.PCIE_STAGED: LinkRow(
+        LinkKind.PCIE_SYS, 2.72, 4.3 * GB_PER_S, UNSTATED, 5.2, "A40 inside a node: NCCL send/recv (vidur)"
     ),
-    Hardware.RDMA_400G: Row(
-        LinkKind.RDMA, 18.7, 36.5 * GB_PER_S, NOT_SAID, 2.8, "two DGX H100: NCCL send/recv (vidur)"
+    Hardware.RDMA_400G: LinkRow(
+        LinkKind.RDMA, 18.7, 36.5 * GB_PER_S, UNSTATED, 2.8, "two DGX H100: NCCL send/recv (vidur)"
     ),
-    Hardware.RDMA_100G: Row(
+    Hardware.RDMA_100G: LinkRow(
         LinkKind.RDMA,
         4.23,
         12 * GB_PER_S,
-        NOT_SAID,
+        UNSTATED,
         8.1,
         "osu_latency and osu_bw between GPUs over InfiniBand with GPUDirect and over RoCE 100G (public samples)",
     ),
-    Hardware.NETWORK_8GB: Row(
-        LinkKind.RDMA, 24.6, 7.72 * GB_PER_S, NOT_SAID, 2.0, "two A100 nodes: NCCL send/recv (vidur)"
+    Hardware.NETWORK_8GB: LinkRow(
+        LinkKind.RDMA, 24.6, 7.72 * GB_PER_S, UNSTATED, 2.0, "two A100 nodes: NCCL send/recv (vidur)"
     ),
-    Hardware.SLINGSHOT: Row(
+    Hardware.SLINGSHOT: LinkRow(
         LinkKind.RDMA,
         11.7,
         24.9 * GB_PER_S,
-        NOT_SAID,
+        UNSTATED,
         22.2,
         "osu_latency between GH200 with two library settings, a factor of two apart (public samples)",
     ),
-    Hardware.EFA: Row(
+    Hardware.EFA: LinkRow(
         LinkKind.RDMA,
         15.8,
         38.2 * GB_PER_S,
@@ -129,24 +129,24 @@ ROWS: Final[dict[Hardware, Row]] = {
         1.6,
         "perftest send up to 256 bytes over EFA (public sample); its bandwidth from another public sample",
     ),
-    Hardware.RDMA_NO_GPUDIRECT: Row(
+    Hardware.RDMA_NO_GPUDIRECT: LinkRow(
         LinkKind.RDMA,
         1190.0,
         9.7 * GB_PER_S,
-        NOT_SAID,
+        UNSTATED,
         416.5,
         "osu_latency with GPUDirect off: 1.2 ms at 64 KiB, 25 us to 1.7 ms from size to size (public sample); no line "
         "fits, so the row is what a 64 KiB page took",
     ),
-    Hardware.NETWORK_SLOW: Row(
+    Hardware.NETWORK_SLOW: LinkRow(
         LinkKind.TCP,
         30.8,
         2.74 * GB_PER_S,
-        NOT_SAID,
+        UNSTATED,
         22.9,
         "A40 and A100 PCIe nodes: NCCL send/recv (vidur), sendrecv_perf (NVIDIA/nccl-tests#214)",
     ),
-    Hardware.VERBS: Row(
+    Hardware.VERBS: LinkRow(
         LinkKind.RDMA,
         1.34,
         24.4 * GB_PER_S,
@@ -155,7 +155,7 @@ ROWS: Final[dict[Hardware, Row]] = {
         "perftest between host memories, InfiniBand and RoCE, hosts and pods (public samples); bandwidth of a 200 Gb/s "
         "loopback (superbenchmark)",
     ),
-    Hardware.SOFT_ROCE: Row(
+    Hardware.SOFT_ROCE: LinkRow(
         LinkKind.TCP, 194.0, 1.25 * GB_PER_S, 1.13, 0.1, "perftest write over rxe (public sample); 10 Gb/s assumed"
     ),
 }

@@ -72,9 +72,9 @@ def links_of(node: Node) -> NodeLinks:
     inner link is NVSwitch for board products known to have one, else PCIe across sockets (its worst GPU pair).
     """
     meta = node.metadata
-    said = meta.label(TRANSPORT)
-    if said in ("rdma", "tcp"):
-        rdma = said == "rdma"
+    value = meta.label(TRANSPORT)
+    if value in ("rdma", "tcp"):
+        rdma = value == "rdma"
     else:
         rdma = meta.label(RDMA_CAPABLE) == "true" or meta.label(RDMA_AVAILABLE) == "true"
         rdma = rdma or any(
@@ -85,7 +85,7 @@ def links_of(node: Node) -> NodeLinks:
     return NodeLinks(rdma=rdma, nvswitch=any(word in product for word in _NVSWITCH_PRODUCTS), outer=outer)
 
 
-def kept(width: int) -> int:
+def retained(width: int) -> int:
     """How many rows of so many numbers a cache may keep."""
     return max(16, min(4096, ROWS_BYTES // (8 * max(width, 1))))
 
@@ -116,9 +116,9 @@ class ReachModel:
         _, first, kind = np.unique(columns, axis=1, return_index=True, return_inverse=True)
         self.first: NDArray[np.int64] = first  # one node of each kind
         self.kind: NDArray[np.int64] = kind.reshape(-1)
-        self._row = lru_cache(maxsize=kept(len(self.kind)))(self._compute_row)
+        self._row = lru_cache(maxsize=retained(len(self.kind)))(self._compute_row)
         self._self = lru_cache(maxsize=16)(self._compute_self)
-        self._kind_row = lru_cache(maxsize=kept(len(first)))(self._compute_kind_row)
+        self._kind_row = lru_cache(maxsize=retained(len(first)))(self._compute_kind_row)
 
     def __len__(self) -> int:
         return len(self.zone)

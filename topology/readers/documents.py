@@ -28,19 +28,19 @@ _SEPARATOR: Final = re.compile(r"[\s,:\]}]")
 
 
 @dataclass(slots=True)
-class Value:
+class DocumentValue:
     """A mapping, a list, a text, or None for null and for nothing."""
 
-    data: dict[str, Value] | list[Value] | str | None
+    data: dict[str, DocumentValue] | list[DocumentValue] | str | None
     line: int
 
-    def mapping(self, what: str) -> dict[str, Value]:
+    def mapping(self, what: str) -> dict[str, DocumentValue]:
         """The value as a mapping."""
         if not isinstance(self.data, dict):
             raise bad(self.line, what, self.shown(), "it is a mapping of keys to values")
         return self.data
 
-    def items(self, what: str) -> list[Value]:
+    def items(self, what: str) -> list[DocumentValue]:
         """The value as a list."""
         if not isinstance(self.data, list):
             raise bad(self.line, what, self.shown(), "it is a list")
@@ -54,17 +54,17 @@ class Value:
 
     def whole(self, what: str, low: int, high: int) -> int:
         """The value as a whole number between two bounds."""
-        said = self.text(what)
-        if not re.fullmatch(r"-?[0-9]{1,12}", said, re.ASCII) or not low <= int(said) <= high:
-            raise bad(self.line, what, said, f"it is a number from {low} to {high}")
-        return int(said)
+        value = self.text(what)
+        if not re.fullmatch(r"-?[0-9]{1,12}", value, re.ASCII) or not low <= int(value) <= high:
+            raise bad(self.line, what, value, f"it is a number from {low} to {high}")
+        return int(value)
 
-    def get(self, key: str, what: str = "") -> Value | None:
+    def get(self, key: str, what: str = "") -> DocumentValue | None:
         """The value of a key of this mapping, None if it is not there or null."""
         found = self.mapping(what or "value").get(key)
         return None if found is None or found.data is None else found
 
-    def need(self, key: str, what: str) -> Value:
+    def need(self, key: str, what: str) -> DocumentValue:
         """The value of a key that must be there."""
         found = self.get(key, what)
         if found is None:
@@ -84,11 +84,13 @@ class _Builder:
     """Puts values into one another as they come, and counts them."""
 
     def __init__(self) -> None:
-        self.open: list[tuple[Value, Value | None]] = []  # a container, and in a mapping the key that waits
-        self.root: Value | None = None
+        self.open: list[
+            tuple[DocumentValue, DocumentValue | None]
+        ] = []  # a container, and in a mapping the key that waits
+        self.root: DocumentValue | None = None
         self.count = 0
 
-    def add(self, value: Value, *, opens: bool = False) -> None:
+    def add(self, value: DocumentValue, *, opens: bool = False) -> None:
         self.count += 1
         if self.count > MAX_VALUES:
             raise bad(value.line, "number of values", f"above {MAX_VALUES}", "split the file")
@@ -117,9 +119,9 @@ class _Builder:
             self.open.append((value, None))
 
 
-def yaml_documents(text: str) -> list[Value]:
+def yaml_documents(text: str) -> list[DocumentValue]:
     """Every document of a YAML text. Raises BadInput with line and reason."""
-    found: list[Value] = []
+    found: list[DocumentValue] = []
     builder = _Builder()
     try:
         loader = _Loader(text)
@@ -145,10 +147,10 @@ def _add_event(builder: _Builder, event: Any) -> None:
     if isinstance(event, yaml.ScalarEvent):
         plain_null = not event.style and event.value in ("", "~", "null", "Null", "NULL")
         _no_tag(event.tag, line)
-        builder.add(Value(None if plain_null else event.value, line))
+        builder.add(DocumentValue(None if plain_null else event.value, line))
     elif isinstance(event, yaml.CollectionStartEvent):
         _no_tag(event.tag, line)
-        builder.add(Value({} if isinstance(event, yaml.MappingStartEvent) else [], line), opens=True)
+        builder.add(DocumentValue({} if isinstance(event, yaml.MappingStartEvent) else [], line), opens=True)
     elif isinstance(event, yaml.CollectionEndEvent):
         builder.open.pop()
 
@@ -158,7 +160,7 @@ def _no_tag(tag: str | None, line: int) -> None:
         raise bad(line, "tag", tag, "leave tags out")
 
 
-def json_document(text: str) -> Value:
+def json_document(text: str) -> DocumentValue:
     """The value of a JSON text. Raises BadInput with line and reason.
 
     msgspec decides whether it is JSON; the values and their lines are read as YAML, of which JSON is a part. (But for
@@ -173,7 +175,7 @@ def json_document(text: str) -> Value:
         raise _no_json(encoded, str(error)) from None
     indent = text[: len(text) - len(text.lstrip())]
     documents = yaml_documents("\n" * indent.count("\n") + text.strip())
-    return documents[0] if documents else Value(None, 1)
+    return documents[0] if documents else DocumentValue(None, 1)
 
 
 def _no_json(encoded: bytes, error: str) -> BadInput:

@@ -23,7 +23,7 @@ from topology.readers import node_labels as read_labels
 from topology.readers import slurm as read_slurm
 from topology.readers import topo_matrix as read_topo_matrix
 from topology.readers import topograph as read_topograph
-from topology.readers.documents import Value, json_document, yaml_documents
+from topology.readers.documents import DocumentValue, json_document, yaml_documents
 from topology.readers.xml_tree import parse
 
 _MIB: Final = 1024 * 1024
@@ -102,9 +102,9 @@ def _yaml(text: str) -> Topology:
     return _documents(documents)
 
 
-def _documents(documents: list[Value]) -> Topology:
+def _documents(documents: list[DocumentValue]) -> Topology:
     """Kubernetes objects of one kind, single or in lists."""
-    objects: list[Value] = []
+    objects: list[DocumentValue] = []
     for document in documents:
         kind = document.get("kind") if isinstance(document.data, dict) else None
         if kind is not None and kind.text("kind") in ("List", "NodeList", "HyperNodeList"):
@@ -127,25 +127,25 @@ def _documents(documents: list[Value]) -> Topology:
 FORMATS: Final[tuple[Format, ...]] = (
     Format(
         read_topo_matrix.SOURCE,
-        lambda head: any(read_topo_matrix.looks_like(line) for line in head),
+        lambda head: any(read_topo_matrix.recognises(line) for line in head),
         read_topo_matrix.read,
         _MIB,
     ),
     Format("NCCL XML", lambda head: _first(head).startswith("<"), _xml, 4 * _MIB),
     Format(
         read_ibnetdiscover.SOURCE,
-        lambda head: any(read_ibnetdiscover.looks_like(line) for line in head),
+        lambda head: any(read_ibnetdiscover.recognises(line) for line in head),
         read_ibnetdiscover.read,
         by_line=True,
     ),
     Format(
         read_slurm.SOURCE,
-        lambda head: any(read_slurm.looks_like(line) for line in head),
+        lambda head: any(read_slurm.recognises(line) for line in head),
         read_slurm.read,
         8 * _MIB,
         by_line=True,
     ),
-    Format(read_labels.SOURCE, lambda head: read_labels.looks_like(_first(head)), read_labels.read, _MIB, by_line=True),
+    Format(read_labels.SOURCE, lambda head: read_labels.recognises(_first(head)), read_labels.read, _MIB, by_line=True),
     Format("JSON", lambda head: _first(head)[:1] in ("[", "{"), _json, 16 * _MIB),
     Format("YAML", lambda head: any(_YAML_KEY.fullmatch(line) for line in head), _yaml, 4 * _MIB),
 )

@@ -12,7 +12,7 @@ from typing import Final
 
 from topology.graph.network_tree import NetworkTree
 from topology.graph.parts import Topology, TopologyBuilder, bad, check_name
-from topology.readers.documents import Value
+from topology.readers.documents import DocumentValue
 
 SOURCE: Final = "HyperNodes"
 GROUP: Final = "topology.volcano.sh/"
@@ -20,12 +20,12 @@ MAX_TIER: Final = 30
 _SELECTORS: Final = ("exactMatch", "regexMatch", "labelMatch")
 
 
-def read_objects(objects: Sequence[Value]) -> Topology:
+def read_objects(objects: Sequence[DocumentValue]) -> Topology:
     """Groups as switches, nodes as hosts. Raises BadInput with line and reason."""
     tree = NetworkTree(TopologyBuilder(SOURCE))
     named: dict[str, int] = {}
     unlisted: list[int] = []
-    said: dict[str, int] = {}
+    given: dict[str, int] = {}
     for hypernode in objects:
         version = hypernode.get("apiVersion")
         if version is None or not version.text("apiVersion").startswith(GROUP):
@@ -41,8 +41,8 @@ def read_objects(objects: Sequence[Value]) -> Topology:
         group.tier = spec.need("tier", f"spec of {name}").whole(f"tier of {name}", 1, MAX_TIER)
         members = spec.get("members")
         for member in members.items(f"members of {name}") if members else ():
-            _member(name, member, tree, unlisted, said)
-    for member_name, line in said.items():
+            _member(name, member, tree, unlisted, given)
+    for member_name, line in given.items():
         if member_name not in named:
             tree.switches[member_name].vague = True
             tree.build.warn(f"line {line}: HyperNode {member_name} is a member and has no object of its own here")
@@ -56,7 +56,7 @@ def read_objects(objects: Sequence[Value]) -> Topology:
     return tree.finish()
 
 
-def _member(name: str, member: Value, tree: NetworkTree, unlisted: list[int], said: dict[str, int]) -> None:
+def _member(name: str, member: DocumentValue, tree: NetworkTree, unlisted: list[int], given: dict[str, int]) -> None:
     kind = member.need("type", f"member of {name}").text("type of a member")
     if kind not in ("Node", "HyperNode"):
         raise bad(member.line, f"type of a member of {name}", kind, "it is Node or HyperNode")
@@ -75,5 +75,5 @@ def _member(name: str, member: Value, tree: NetworkTree, unlisted: list[int], sa
     if kind == "Node":
         tree.put(below, tree.host(below, member.line), name, member.line)
     else:
-        said.setdefault(below, member.line)
+        given.setdefault(below, member.line)
         tree.put(below, tree.switch(below, member.line), name, member.line)

@@ -31,7 +31,7 @@ _HOST_NAME = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,252})\s+([A-Za-z0-9][A-Za
 
 
 @dataclass(slots=True)
-class _Device:
+class _FabricDevice:
     guid: str
     line: int
     description: str = ""
@@ -46,7 +46,7 @@ class _Device:
         return "Aggregation Node" in self.description
 
 
-def looks_like(line: str) -> bool:
+def recognises(line: str) -> bool:
     """Whether this line opens a switch or an adapter."""
     return bool(_DEVICE.fullmatch(line)) or line.startswith("vendid=0x")
 
@@ -60,7 +60,7 @@ def read(text: str) -> Topology:
     reached = {far for device in devices.values() for far, _ in device.ends.values()}
     alone = [device for device in devices.values() if not (device.ends or device.guid in reached or device.is_switch)]
     if not any(device.ends for device in devices.values()):
-        first = alone[0] if alone else _Device("no device at all", 1)
+        first = alone[0] if alone else _FabricDevice("no device at all", 1)
         raise bad(first.line, "ports", first.guid, "the lines that say what its ports are joined to are missing")
     fabric = NetworkCables(TopologyBuilder(SOURCE))
     if alone:
@@ -80,10 +80,10 @@ def read(text: str) -> Topology:
     return fabric.finish()
 
 
-def _devices(lines: list[str]) -> dict[str, _Device]:
-    devices: dict[str, _Device] = {}
+def _devices(lines: list[str]) -> dict[str, _FabricDevice]:
+    devices: dict[str, _FabricDevice] = {}
     described: dict[str, tuple[int, str]] = {}
-    current: _Device | None = None
+    current: _FabricDevice | None = None
     for number, line in enumerate(lines, 1):
         if len(line) > MAX_LINE_CHARS:
             raise bad(number, "length", len(line), f"a line has at most {MAX_LINE_CHARS} characters")
@@ -98,7 +98,7 @@ def _devices(lines: list[str]) -> dict[str, _Device]:
                 raise bad(number, "device", guid, f"it is on line {devices[guid].line} already")
             if len(devices) >= MAX_DEVICES:
                 raise bad(number, "number of devices", f"above {MAX_DEVICES}", "split the file")
-            current = devices[guid] = _Device(guid, number, opened[4] or "")
+            current = devices[guid] = _FabricDevice(guid, number, opened[4] or "")
         elif (port := _PORT.fullmatch(line)) is not None and current is not None:
             far = port[2].lower().replace("s-", "S-").replace("h-", "H-")
             if int(port[1]) in current.ends:
@@ -111,16 +111,16 @@ def _devices(lines: list[str]) -> dict[str, _Device]:
         if guid not in devices:  # the dump ends before it, or the far end did not answer
             if len(devices) >= MAX_DEVICES:
                 raise bad(number, "number of devices", f"above {MAX_DEVICES}", "split the file")
-            devices[guid] = _Device(guid, number, text)
+            devices[guid] = _FabricDevice(guid, number, text)
             devices[guid].ends = {}
     return devices
 
 
-def _names(devices: dict[str, _Device], fabric: NetworkCables) -> dict[str, str]:
+def _names(devices: dict[str, _FabricDevice], fabric: NetworkCables) -> dict[str, str]:
     """Which name each device has; those that are left out have none."""
     names: dict[str, str] = {}
     switches = [device for device in devices.values() if device.is_switch]
-    plain = {device.guid: _switch_words(device.description) for device in switches}
+    plain = {device.guid: _switch_tokens(device.description) for device in switches}
     often: dict[str, int] = {}
     for short, _ in plain.values():
         often[short] = often.get(short, 0) + 1
@@ -132,16 +132,16 @@ def _names(devices: dict[str, _Device], fabric: NetworkCables) -> dict[str, str]
         check_name(name, device.line)
         names[device.guid] = name
         fabric.switches[name] = 0
-    unnamed: list[_Device] = []
+    unnamed: list[_FabricDevice] = []
     for device in devices.values():
         if device.is_switch or device.aggregates:
             continue
-        said = _HOST_NAME.fullmatch(device.description)
-        if said is None or said[1] in fabric.switches:
+        value = _HOST_NAME.fullmatch(device.description)
+        if value is None or value[1] in fabric.switches:
             unnamed.append(device)
             name, host, nic = device.guid, "", ""
         else:
-            host, nic = said[1], said[2]
+            host, nic = value[1], value[2]
             name = f"{host}/{nic}"
             if name in fabric.nics:
                 name = f"{name}/{device.guid}"
@@ -157,7 +157,7 @@ def _names(devices: dict[str, _Device], fabric: NetworkCables) -> dict[str, str]
     return names
 
 
-def _switch_words(description: str) -> tuple[str, str]:
+def _switch_tokens(description: str) -> tuple[str, str]:
     """A short name and a longer one: `MF0;leaf1:MQM9700/U1` is leaf1; of a modular one the board stays with it."""
     match = _SWITCH_NAME.fullmatch(description.strip())
     if match is None:

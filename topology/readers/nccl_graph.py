@@ -10,15 +10,15 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Final
 
-from topology.graph.link_words import C2C, PHB, PIX, PXB, SYS, UNKNOWN, nvlink, rank
-from topology.graph.parts import Part, PartKind, Topology, TopologyBuilder, bad
+from topology.graph.link_types import C2C, PHB, PIX, PXB, SYS, UNKNOWN, nvlink, rank
+from topology.graph.parts import GraphPart, PartKind, Topology, TopologyBuilder, bad
 from topology.readers.xml_tree import Element
 
 SOURCE: Final = "NCCL graph XML"
 MAX_DEVICES: Final = 256
 _RING: Final = 4  # NCCL_TOPO_PATTERN_RING: the last GPU sends to the first
 _NVLINK: Final = nvlink(1)
-_WORDS: Final = dict(
+_TOKENS: Final = dict(
     zip(
         ("LOC", "NVL", "NVB", "C2C", "PIX", "PXB", "PXN", "P2C", "PHB", "SYS", "NET", "DIS", ""),
         (PIX, _NVLINK, _NVLINK, C2C, PIX, PXB, PXB, PHB, PHB, SYS, UNKNOWN, UNKNOWN, UNKNOWN),
@@ -31,7 +31,7 @@ _WORDS: Final = dict(
 def read(root: Element) -> Topology:
     """The GPUs and hops of one machine's channels. Raises BadInput with line and reason."""
     build = TopologyBuilder(SOURCE)
-    words: dict[tuple[str, str], str] = {}
+    link_types: dict[tuple[str, str], str] = {}
     names: dict[str, PartKind] = {}
     for graph in root.named("graph"):
         intra, inter = _word(graph, "typeintra"), _word(graph, "typeinter")
@@ -51,22 +51,22 @@ def read(root: Element) -> Topology:
                 word = intra if names[a] is names[b] is PartKind.GPU else inter
                 pair = (min(a, b), max(a, b))
                 # Of several upper limits for one hop the lowest holds.
-                words[pair] = min(words.get(pair, word), word, key=rank)
+                link_types[pair] = min(link_types.get(pair, word), word, key=rank)
     if PartKind.GPU not in names.values():
         raise bad(root.line, "number of GPUs", 0, "a channel with gpu elements is needed")
     ordered = sorted(names, key=lambda name: (names[name] is not PartKind.GPU, int(name[3:])))
     for name in ordered:
-        build.part(Part(name, names[name]))
+        build.part(GraphPart(name, names[name]))
     for at, a in enumerate(ordered):
         for b in ordered[at + 1 :]:
-            build.link(a, b, words.get((min(a, b), max(a, b)), UNKNOWN))
+            build.link(a, b, link_types.get((min(a, b), max(a, b)), UNKNOWN))
     build.warn("a graph file gives the farthest hop of its channels; single hops may be nearer")
     return build.build()
 
 
 def _word(graph: Element, attribute: str) -> str:
-    said = graph.get(attribute)
-    if said not in _WORDS:
-        allowed = f"it is one of {', '.join(word for word in _WORDS if word)}"
-        raise bad(graph.line, f"{attribute} of graph", said, allowed)
-    return _WORDS[said]
+    value = graph.get(attribute)
+    if value not in _TOKENS:
+        allowed = f"it is one of {', '.join(word for word in _TOKENS if word)}"
+        raise bad(graph.line, f"{attribute} of graph", value, allowed)
+    return _TOKENS[value]

@@ -17,8 +17,8 @@ from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Final
 
-from topology.graph.link_words import C2C, MAX_NVLINKS, nvlink, pcie_word
-from topology.graph.parts import Part, PartKind, Topology, TopologyBuilder, bad
+from topology.graph.link_types import C2C, MAX_NVLINKS, nvlink, pcie_word
+from topology.graph.parts import GraphPart, PartKind, Topology, TopologyBuilder, bad
 from topology.readers.xml_tree import Element
 
 SOURCE: Final = "NCCL system XML"
@@ -33,7 +33,7 @@ _HIDDEN = "NVSwitch"
 
 
 @dataclass(slots=True)
-class _Device:
+class _PciDevice:
     """A GPU or an adapter, with what is above it: processor first."""
 
     name: str
@@ -48,13 +48,13 @@ class _Device:
 def read(root: Element) -> Topology:
     """The topology of one machine. Raises BadInput with line and reason."""
     build = TopologyBuilder(SOURCE)
-    devices: dict[str, _Device] = {}
+    devices: dict[str, _PciDevice] = {}
     unnamed: list[Element] = []
     for number, cpu in enumerate(root.named("cpu")):
-        said = cpu.number("numaid", -1, 4095, default=-1)
-        numa = said if said >= 0 else None
+        value = cpu.number("numaid", -1, 4095, default=-1)
+        numa = value if value >= 0 else None
         name = f"CPU {number}" if numa is None else f"NUMA {numa}"
-        build.part(Part(name, PartKind.NUMA, numa=numa), cpu.line)
+        build.part(GraphPart(name, PartKind.NUMA, numa=numa), cpu.line)
         for nic in cpu.named("nic"):
             _nets(nic, (name,), numa, "", build, devices)
         for pci in cpu.named("pci"):
@@ -87,7 +87,7 @@ def _pci(
     above: tuple[str, ...],
     numa: int | None,
     build: TopologyBuilder,
-    devices: dict[str, _Device],
+    devices: dict[str, _PciDevice],
     unnamed: list[Element],
 ) -> None:
     bus_id = pci.get("busid").lower()
@@ -99,25 +99,25 @@ def _pci(
     gpu = next(pci.named("gpu"), None)
     nics = list(pci.named("nic"))
     if gpu is not None or kind[:6] in _GPU_CLASSES:
-        device = _Device(bus_id, PartKind.GPU, above, numa)
+        device = _PciDevice(bus_id, PartKind.GPU, above, numa)
         _add(device, pci.line, build, devices)
         if gpu is not None:
             device.device = f"GPU{gpu.number('dev', 0, 1023)}"
-            build.parts[bus_id] = Part(bus_id, PartKind.GPU, above[-1], numa=numa, device=device.device)
+            build.parts[bus_id] = GraphPart(bus_id, PartKind.GPU, above[-1], numa=numa, device=device.device)
             _targets(gpu, device, build)
     elif nics or kind[:6] in _NIC_CLASSES:
         for nic in nics:
             _nets(nic, above, numa, bus_id, build, devices)
         if not any(True for nic in nics for _ in nic.named("net")):
-            _add(_Device(bus_id, PartKind.NIC, above, numa), pci.line, build, devices)
+            _add(_PciDevice(bus_id, PartKind.NIC, above, numa), pci.line, build, devices)
     elif kind[:6] == _BRIDGE or next(pci.named("pci"), None) is not None:
-        build.part(Part(bus_id, PartKind.PCIE_SWITCH, above[-1], numa=numa), pci.line)
+        build.part(GraphPart(bus_id, PartKind.PCIE_SWITCH, above[-1], numa=numa), pci.line)
         for below in pci.named("pci"):
             _pci(below, (*above, bus_id), numa, build, devices, unnamed)
         for nic in nics:
             _nets(nic, (*above, bus_id), numa, "", build, devices)
     elif kind[:6] == _NVSWITCH:
-        build.part(Part(bus_id, PartKind.NVSWITCH, above[-1], numa=numa), pci.line)
+        build.part(GraphPart(bus_id, PartKind.NVSWITCH, above[-1], numa=numa), pci.line)
     else:
         unnamed.append(pci)
 
@@ -128,22 +128,22 @@ def _nets(
     numa: int | None,
     bus_id: str,
     build: TopologyBuilder,
-    devices: dict[str, _Device],
+    devices: dict[str, _PciDevice],
 ) -> None:
     for net in nic.named("net"):
-        _add(_Device(net.get("name"), PartKind.NIC, above, numa, bus_id), net.line, build, devices)
+        _add(_PciDevice(net.get("name"), PartKind.NIC, above, numa, bus_id), net.line, build, devices)
 
 
-def _add(device: _Device, line: int, build: TopologyBuilder, devices: dict[str, _Device]) -> None:
+def _add(device: _PciDevice, line: int, build: TopologyBuilder, devices: dict[str, _PciDevice]) -> None:
     if device.name in devices:
         raise bad(line, "device", device.name, "it is there twice; every device has one place")
     if len(devices) >= MAX_DEVICES:
         raise bad(line, "number of devices", f"above {MAX_DEVICES}", "the file is no description of one machine")
-    build.part(Part(device.name, device.kind, device.above[-1], numa=device.numa, device=device.device), line)
+    build.part(GraphPart(device.name, device.kind, device.above[-1], numa=device.numa, device=device.device), line)
     devices[device.name] = device
 
 
-def _targets(gpu: Element, device: _Device, build: TopologyBuilder) -> None:
+def _targets(gpu: Element, device: _PciDevice, build: TopologyBuilder) -> None:
     """The far ends of a GPU's NVLinks. The far end of a link into a switch is the switch, never the other GPU."""
     for link in gpu.named("nvlink"):
         target = link.get("target").lower()
@@ -165,13 +165,13 @@ def _targets(gpu: Element, device: _Device, build: TopologyBuilder) -> None:
         build.link(device.name, device.above[0], C2C)
 
 
-def _nvlinks(gpus: list[_Device], build: TopologyBuilder) -> None:
+def _nvlinks(gpus: list[_PciDevice], build: TopologyBuilder) -> None:
     """NVSwitches as parts, and the bond of each pair: the smaller of what both ends say."""
     by_name = {gpu.name: gpu for gpu in gpus}
     for gpu in gpus:
         for switch, count in gpu.to_switches.items():
             if switch not in build.parts:
-                build.part(Part(switch, PartKind.NVSWITCH))
+                build.part(GraphPart(switch, PartKind.NVSWITCH))
             elif build.parts[switch].kind is not PartKind.NVSWITCH:
                 raise bad(0, f"NVSwitch of {gpu.name}", switch, "the file has another device at that address")
             build.link(gpu.name, switch, nvlink(min(count, MAX_NVLINKS)))
@@ -182,15 +182,15 @@ def _nvlinks(gpus: list[_Device], build: TopologyBuilder) -> None:
         # Through switches a GPU reaches every other one with all its links; the weaker end sets the pace.
         shared = a.to_switches.keys() & b.to_switches.keys()
         through = min(sum(end.to_switches.values()) for end in (a, b)) if shared else 0
-        said = [count for count in (a.to_gpus.get(b.name), b.to_gpus.get(a.name)) if count]
-        if len(said) == 1 or len(set(said)) > 1:
+        value = [count for count in (a.to_gpus.get(b.name), b.to_gpus.get(a.name)) if count]
+        if len(value) == 1 or len(set(value)) > 1:
             build.warn(f"{a.name} and {b.name} disagree about the NVLinks between them; the smaller bond is taken")
-        count = min(said) if said else through
+        count = min(value) if value else through
         if count:
             build.link(a.name, b.name, nvlink(min(count, MAX_NVLINKS)))
 
 
-def _distances(devices: list[_Device], build: TopologyBuilder) -> None:
+def _distances(devices: list[_PciDevice], build: TopologyBuilder) -> None:
     for a, b in combinations(devices, 2):
         if build.linked(a.name, b.name):
             continue

@@ -54,7 +54,7 @@ def read_nccl_tests(text: str, name: str = "", operation: str = "") -> Readout:
     if operation and operation not in OPERATIONS:
         raise BadInput("operation", operation, "use one of " + ", ".join(OPERATIONS))
     lines = lines_of(text)
-    said = operation or _operation(lines, name)
+    value = operation or _operation(lines, name)
     table: _Table | None = None
     ranks: dict[int, End] = {}
     iters: int | None = None
@@ -81,16 +81,16 @@ def read_nccl_tests(text: str, name: str = "", operation: str = "") -> Readout:
             rows.append((at, *row))
     if not rows:
         raise BadInput("the file", name or "unnamed", "no whole row of an nccl-tests table is in it")
-    if said == SENDRECV and len(ranks) in (0, 2):
+    if value == SENDRECV and len(ranks) in (0, 2):
         return _pairs(rows, list(ranks.values()), iters, net, warnings)
-    return _groups(said or UNKNOWN, rows, len(ranks), warnings)
+    return _groups(value or UNKNOWN, rows, len(ranks), warnings)
 
 
 def _header(line: str) -> _Table | None:
-    words = line.split()
-    if words[:4] != ["#", "size", "count", "type"] or "algbw" not in words:
+    fields = line.split()
+    if fields[:4] != ["#", "size", "count", "type"] or "algbw" not in fields:
         return None
-    return _Table(len(words) - 1, "redop" in words, "root" in words)
+    return _Table(len(fields) - 1, "redop" in fields, "root" in fields)
 
 
 def _row(tokens: Sequence[str], table: _Table) -> tuple[int, float, float, float] | None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from topology.graph.network_cables import NetworkCables
-from topology.graph.parts import Part, PartKind, Topology, TopologyBuilder, bad, check_name
-from topology.readers.documents import Value, json_document
+from topology.graph.parts import GraphPart, PartKind, Topology, TopologyBuilder, bad, check_name
+from topology.readers.documents import DocumentValue, json_document
 
 GRAPH: Final = "NetQ topology graph"
 COMPUTE: Final = "NetQ compute nodes"
@@ -18,7 +18,7 @@ MAX_GPUS: Final = 64  # of one host
 _HOST_TYPES: Final = ("discovered_via_lldp", "host")
 
 
-def is_one(document: Value) -> bool:
+def is_one(document: DocumentValue) -> bool:
     """Whether a JSON document is one of the two answers."""
     if not isinstance(document.data, list) or not document.data:
         return False
@@ -31,7 +31,7 @@ def read(text: str) -> Topology:
     return read_document(json_document(text))
 
 
-def read_document(document: Value) -> Topology:
+def read_document(document: DocumentValue) -> Topology:
     """The same, from a value."""
     entries = document.items("answer")
     if entries and "DomainUUID" in entries[0].mapping("entry"):
@@ -50,7 +50,7 @@ def read_document(document: Value) -> Topology:
     return fabric.finish()
 
 
-def _node(node: Value, names: dict[str, str], fabric: NetworkCables) -> None:
+def _node(node: DocumentValue, names: dict[str, str], fabric: NetworkCables) -> None:
     key = node.need("id", "node").text("id of a node")
     name = node.need("name", "node").text("name of a node")
     kind = node.need("device_type", "node").text("device_type")
@@ -66,13 +66,13 @@ def _node(node: Value, names: dict[str, str], fabric: NetworkCables) -> None:
         raise bad(node.line, f"device_type of {name}", kind, f"it is switch, {' or '.join(_HOST_TYPES)}")
 
 
-def _link(link: Value, names: dict[str, str], fabric: NetworkCables) -> None:
+def _link(link: DocumentValue, names: dict[str, str], fabric: NetworkCables) -> None:
     ends = []
     for key in ("src", "target"):
-        said = link.need(key, "link").text(key)
-        if said not in names:
-            raise bad(link.line, f"{key} of a link", said, "no node has this id")
-        ends.append(names[said])
+        value = link.need(key, "link").text(key)
+        if value not in names:
+            raise bad(link.line, f"{key} of a link", value, "no node has this id")
+        ends.append(names[value])
     if ends[0] == ends[1] or not any(end in fabric.switches for end in ends):
         raise bad(link.line, "link", f"{ends[0]} to {ends[1]}", "it joins a switch to something else")
     cables = link.get("compounded_links")
@@ -83,19 +83,19 @@ def _link(link: Value, names: dict[str, str], fabric: NetworkCables) -> None:
     fabric.cable(ends[0], ends[1], link.line, max(count, 1))
 
 
-def _compute_nodes(entries: list[Value]) -> Topology:
+def _compute_nodes(entries: list[DocumentValue]) -> Topology:
     build = TopologyBuilder(COMPUTE)
     for entry in entries:
         name = entry.need("Name", "compute node").text("Name")
         check_name(name, entry.line)
         domain = entry.get("DomainUUID")
-        build.part(Part(name, PartKind.HOST, domain=domain.text("DomainUUID") if domain else ""), entry.line)
+        build.part(GraphPart(name, PartKind.HOST, domain=domain.text("DomainUUID") if domain else ""), entry.line)
         gpus = entry.get("GpuIDList")
         ids = gpus.items("GpuIDList") if gpus else []
         if len(ids) > MAX_GPUS:
             raise bad(entry.line, f"GPUs of {name}", len(ids), f"a host has at most {MAX_GPUS}")
         for gpu in ids:
-            build.part(Part(gpu.text("GPU id"), PartKind.GPU, name), gpu.line)
+            build.part(GraphPart(gpu.text("GPU id"), PartKind.GPU, name), gpu.line)
         health = entry.get("Health")
         if health and health.text("Health") != "HEALTHY":
             build.warn(f"line {health.line}: {name} is {health.text('Health')}")

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import Final
 
-from topology.graph.link_words import UNKNOWN
+from topology.graph.link_types import UNKNOWN
 from topology.graph.network_tree import NetworkTree
-from topology.graph.parts import MAX_NAME_CHARS, Part, PartKind, Topology, TopologyBuilder, bad, check_name
+from topology.graph.parts import MAX_NAME_CHARS, GraphPart, PartKind, Topology, TopologyBuilder, bad, check_name
 from topology.labels import ACCELERATOR, GPU_COUNT, HOSTNAME, NVLINK_CLIQUE
 from topology.objects import HyperNode, Node
 from topology.reach.domains import membership
 from topology.reach.label_schemes import place_of
-from topology.readers.documents import Value
+from topology.readers.documents import DocumentValue
 
 SOURCE: Final = "node labels"
 MAX_NODES: Final = 50_000
@@ -43,7 +43,7 @@ class Labelled:
     hypernodes: tuple[str, ...] = ()  # lowest tier first, used where no label names a switch
 
 
-def looks_like(line: str) -> bool:
+def recognises(line: str) -> bool:
     """Whether this line is `domain/name=value`."""
     match = _LINE.fullmatch(line)
     return match is not None and "=" in line[: match.start(2)]
@@ -63,30 +63,30 @@ def read(text: str) -> Topology:
     return topology_of([Labelled(_own_name(labels), labels, 1)])
 
 
-def read_mapping(document: Value) -> Topology:
+def read_mapping(document: DocumentValue) -> Topology:
     """One node from a document with a `labels` mapping."""
     labels = _labels(document.need("labels", "document"))
     return topology_of([Labelled(_own_name(labels), labels, document.line)])
 
 
-def read_objects(objects: Sequence[Value]) -> Topology:
+def read_objects(objects: Sequence[DocumentValue]) -> Topology:
     """Many nodes from Node objects."""
     found = []
     for node in objects:
         metadata = node.need("metadata", "Node")
-        said = metadata.get("labels")
+        given = metadata.get("labels")
         name = metadata.need("name", "metadata of Node").text("name")
-        found.append(Labelled(name, _labels(said) if said else {}, node.line))
+        found.append(Labelled(name, _labels(given) if given else {}, node.line))
     return topology_of(found)
 
 
 def of_cluster(nodes: Iterable[Node], hypernodes: Iterable[HyperNode] = ()) -> Topology:
     """The same from objects that were read from the API server. Made anew from what is there: who left is gone."""
     there = list(nodes)
-    told = membership(there, hypernodes)
+    reported = membership(there, hypernodes)
     return topology_of(
         [
-            Labelled(node.metadata.name, node.metadata.labels or {}, hypernodes=told.get(node.metadata.name, ()))
+            Labelled(node.metadata.name, node.metadata.labels or {}, hypernodes=reported.get(node.metadata.name, ()))
             for node in sorted(there, key=lambda node: node.metadata.name)
         ]
     )
@@ -167,9 +167,9 @@ def _warn_of_disagreement(nodes: Sequence[Labelled], build: TopologyBuilder) -> 
 
 
 def _with_gpus(topology: Topology, node: Labelled) -> Topology:
-    said = node.labels.get(GPU_COUNT, "0")
-    if not re.fullmatch(r"[0-9]{1,3}", said, re.ASCII) or int(said) > MAX_GPUS:
-        raise bad(node.line, GPU_COUNT, said, f"it is a number from 0 to {MAX_GPUS}")
+    given = node.labels.get(GPU_COUNT, "0")
+    if not re.fullmatch(r"[0-9]{1,3}", given, re.ASCII) or int(given) > MAX_GPUS:
+        raise bad(node.line, GPU_COUNT, given, f"it is a number from 0 to {MAX_GPUS}")
     build = TopologyBuilder(SOURCE)
     for part in topology.parts:
         build.part(part, node.line)
@@ -177,9 +177,9 @@ def _with_gpus(topology: Topology, node: Labelled) -> Topology:
         build.link(link.a, link.b, link.kind, count=link.count)
     for warning in topology.warnings:
         build.warn(warning)
-    gpus = [f"GPU{number}" for number in range(int(said))]
+    gpus = [f"GPU{number}" for number in range(int(given))]
     for gpu in gpus:
-        build.part(Part(gpu, PartKind.GPU, node.name), node.line)
+        build.part(GraphPart(gpu, PartKind.GPU, node.name), node.line)
     for a, b in combinations(gpus, 2):
         build.link(a, b, UNKNOWN)
     return build.build()
@@ -189,9 +189,9 @@ def _own_name(labels: Mapping[str, str]) -> str:
     return labels.get(HOSTNAME) or "node"
 
 
-def _labels(said: Value) -> dict[str, str]:
+def _labels(given: DocumentValue) -> dict[str, str]:
     labels: dict[str, str] = {}
-    for key, value in said.mapping("labels").items():
+    for key, value in given.mapping("labels").items():
         _label(key, value.text(f"label {key}") if value.data is not None else "", value.line, labels)
     return labels
 

@@ -83,19 +83,19 @@ def _value(run: _Run, tokens: Sequence[str], at: int) -> Measurement | None:
     columns = run.columns or (("Latency",) if run.test == "Latency" else ("Bandwidth",))
     if size is None or len(tokens) < len(columns) + 1:
         return None
-    said = dict(zip(columns, tokens[1:], strict=False))
+    given = dict(zip(columns, tokens[1:], strict=False))
     scope = Scope.SAME_NODE if "intra-node" in run.label else Scope.UNKNOWN
     if "nodes" in run.label:
         scope = Scope.BETWEEN_NODES
-    if "Bandwidth" in said:
-        rate = number(said["Bandwidth"])  # MB/s are bytes per microsecond
+    if "Bandwidth" in given:
+        rate = number(given["Bandwidth"])  # MB/s are bytes per microsecond
         if not rate:
             return None
         return Measurement(size, bytes_per_us=rate, direction=run.direction, scope=scope, label=run.label, line=at)
-    mean = micros(said.get("Avg Latency", said.get("Latency", "")))
+    mean = micros(given.get("Avg Latency", given.get("Latency", "")))
     if mean is None:
         return None
-    tails = {key: micros(said[key]) for key in ("50", "99", "99.9") if key in said}
+    tails = {key: micros(given[key]) for key in ("50", "99", "99.9") if key in given}
     return Measurement(
         size,
         mean_us=mean,

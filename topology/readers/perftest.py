@@ -73,19 +73,19 @@ def _test(lines: Sequence[str], name: str) -> str:
 def _value(columns: Sequence[str], tokens: Sequence[str], direction: Direction, at: int) -> Measurement | None:
     if len(tokens) < len(columns):
         return None
-    said = dict(zip(columns, tokens, strict=False))
-    size, count = whole(said.get("#bytes", "")), whole(said.get("#iterations", ""), 10**12)
+    given = dict(zip(columns, tokens, strict=False))
+    size, count = whole(given.get("#bytes", "")), whole(given.get("#iterations", ""), 10**12)
     if size is None or size == 0 or count is None:
         return None
     for heading, factor in (("BW average[MB/sec]", 2**20 / 1e6), ("BW average[Gb/sec]", 125.0)):
-        if heading in said:
-            rate = number(said[heading])  # perftest's MB are 2^20 bytes
+        if heading in given:
+            rate = number(given[heading])  # perftest's MB are 2^20 bytes
             if not rate:
                 return None
             return Measurement(
                 size, bytes_per_us=rate * factor, count=count, transport="RDMA", direction=direction, line=at
             )
-    times = {key: micros(said[key]) for key in columns if key.endswith("[usec]") and key in said}
+    times = {key: micros(given[key]) for key in columns if key.endswith("[usec]") and key in given}
     p50, mean = times.get("t_typical[usec]"), times.get("t_avg[usec]")
     p99 = times.get("99% percentile[usec]")
     if p50 is None and mean is None and p99 is None:

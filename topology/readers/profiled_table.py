@@ -84,13 +84,13 @@ def _columns(line: str) -> list[str] | None:
 
 
 def _pair(row: Mapping[str, str], at: int) -> Measurement | None:
-    said = {key: micros(row.get(f"time_stats.send_recv.{key}", ""), 1000.0) for key in ("median", "mean", "max")}
+    given = {key: micros(row.get(f"time_stats.send_recv.{key}", ""), 1000.0) for key in ("median", "mean", "max")}
     size, ranks = whole(row.get("size", "")), whole(row.get("num_workers", ""), MAX_RANKS)
     per_node = whole(row.get("devices_per_node", ""), MAX_RANKS)
-    if not size or ranks != 2 or (said["median"] is None and said["mean"] is None):
+    if not size or ranks != 2 or (given["median"] is None and given["mean"] is None):
         return None
     scope = {1: Scope.BETWEEN_NODES, 2: Scope.SAME_NODE}.get(per_node or 0, Scope.UNKNOWN)
-    return Measurement(size, p50_us=said["median"], mean_us=said["mean"], max_us=said["max"], scope=scope, line=at)
+    return Measurement(size, p50_us=given["median"], mean_us=given["mean"], max_us=given["max"], scope=scope, line=at)
 
 
 def _group(row: Mapping[str, str], at: int) -> GroupTime | None:
@@ -104,8 +104,8 @@ def _group(row: Mapping[str, str], at: int) -> GroupTime | None:
 
 
 def _is_copy(line: str) -> bool:
-    words = line.split()
-    return len(words) == 2 and len(words[0]) < 100 and _COPY.fullmatch(words[0]) is not None
+    tokens = line.split()
+    return len(tokens) == 2 and len(tokens[0]) < 100 and _COPY.fullmatch(tokens[0]) is not None
 
 
 def _copies(lines: Sequence[str], name: str) -> Readout:
@@ -114,9 +114,9 @@ def _copies(lines: Sequence[str], name: str) -> Readout:
     for at, line in enumerate(lines, start=1):
         if not line.strip():
             continue
-        words = line.split()
-        match = _COPY.fullmatch(words[0]) if len(words[0]) < 100 else None
-        rate = number(words[1]) if len(words) == 2 else None
+        tokens = line.split()
+        match = _COPY.fullmatch(tokens[0]) if len(tokens[0]) < 100 else None
+        rate = number(tokens[1]) if len(tokens) == 2 else None
         if match is None or not rate:
             warnings.add(at, f"a line that is no copy was left out: {shown(line)}")
             continue

@@ -24,7 +24,7 @@ _KEYS: Final = {
 }
 
 
-def looks_like(line: str) -> bool:
+def recognises(line: str) -> bool:
     """Whether this line opens a switch or a block."""
     return line.lower().startswith(("switchname=", "blockname=", "blocksizes="))
 

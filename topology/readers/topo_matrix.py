@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
-from topology.graph.link_words import ALLOWED, SELF, SYS, UNKNOWN, agreed, nvlinks, word_of
-from topology.graph.parts import Part, PartKind, Topology, TopologyBuilder, bad, check_name
+from topology.graph.link_types import ALLOWED, SELF, SYS, UNKNOWN, agreed, nvlinks, word_of
+from topology.graph.parts import GraphPart, PartKind, Topology, TopologyBuilder, bad, check_name
 
 SOURCE: Final = "nvidia-smi topo -m"
 MAX_DEVICES: Final = 256
@@ -34,7 +34,7 @@ _CPU_LIST = re.compile(r"[0-9][0-9,-]{0,4000}", re.ASCII)
 _NUMBER = re.compile(r"-?[0-9]{1,4}", re.ASCII)
 _WORD = re.compile(r"\S+")
 _LEGEND = re.compile(r"\s*(NIC\d{1,4}):\s*(\S+)\s*", re.ASCII)
-_TORN: Final = 6  # so many ends of lines are tried both ways
+_BROKEN: Final = 6  # so many ends of lines are tried both ways
 _MAYBE: Final = "\0"  # between two digits that a line's end may have torn apart or kept apart
 _CPU, _NUMA, _OWN = "CPU Affinity", "NUMA Affinity", "GPU NUMA ID"
 
@@ -51,7 +51,7 @@ class _Row:
     cut: bool = False
 
 
-def looks_like(line: str) -> bool:
+def recognises(line: str) -> bool:
     """Whether this line could be the header of the matrix."""
     return "GPU" in line and _header(_COLOUR.sub("", line), whole=False) is not None
 
@@ -65,7 +65,7 @@ def read(text: str) -> Topology:
         if len(line) > MAX_LINE_CHARS:
             raise bad(number, "length", len(line), f"a line has at most {MAX_LINE_CHARS} characters")
     lines = [_COLOUR.sub("", line) if "[" in line else line for line in lines]
-    top = next((i for i, line in enumerate(lines) if looks_like(line)), None)
+    top = next((i for i, line in enumerate(lines) if recognises(line)), None)
     if top is None:
         raise bad(1, "header", lines[0].strip(), "a line that names the columns GPU0, GPU1, ... is missing")
     build = TopologyBuilder(SOURCE)
@@ -82,16 +82,16 @@ def read(text: str) -> Topology:
 def _header(line: str, *, whole: bool = True) -> tuple[list[str], list[str]] | None:
     """Names and affinity columns of a header line, None if it is none; `whole` refuses what a wrap tore apart."""
     columns = _COLUMNS.search(line)
-    words = (line[: columns.start()] if columns else line).split()
-    if not words or not (_GPU.fullmatch(words[0]) or _GLUED_NAMES.fullmatch(words[0])):
+    tokens = (line[: columns.start()] if columns else line).split()
+    if not tokens or not (_GPU.fullmatch(tokens[0]) or _GLUED_NAMES.fullmatch(tokens[0])):
         return None
-    if len(words) > MAX_DEVICES or any(word_of(word) for word in words):
+    if len(tokens) > MAX_DEVICES or any(word_of(word) for word in tokens):
         return None
-    if not all(_DEVICE.fullmatch(word) for word in words):
+    if not all(_DEVICE.fullmatch(word) for word in tokens):
         return None
     if whole and columns and _COLUMNS.sub("", line[columns.start() :]).strip():
         return None
-    return words, [" ".join(found.split()) for found in _COLUMNS.findall(line)]
+    return tokens, [" ".join(found.split()) for found in _COLUMNS.findall(line)]
 
 
 def _whole_header(lines: Sequence[str], top: int, build: TopologyBuilder) -> tuple[list[str], list[str], int]:
@@ -123,7 +123,7 @@ def _whole_header(lines: Sequence[str], top: int, build: TopologyBuilder) -> tup
 def _joined_header(pieces: Sequence[str]) -> tuple[list[str], list[str]] | None:
     """The header from its lines: where nothing was torn apart each end of a line stands for a space."""
     gaps = len(pieces) - 1
-    for glues in product((" ", ""), repeat=gaps) if gaps <= _TORN else ((" ",) * gaps, ("",) * gaps):
+    for glues in product((" ", ""), repeat=gaps) if gaps <= _BROKEN else ((" ",) * gaps, ("",) * gaps):
         found = _header(pieces[0] + "".join(glue + piece for glue, piece in zip(glues, pieces[1:], strict=True)))
         if found is None:
             continue
@@ -133,10 +133,10 @@ def _joined_header(pieces: Sequence[str]) -> tuple[list[str], list[str]] | None:
 
 
 def _starts_row(line: str) -> bool:
-    words = line.split(None, 2)
-    if len(words) < 2 or not _DEVICE.fullmatch(words[0]) or word_of(words[0]):
+    tokens = line.split(None, 2)
+    if len(tokens) < 2 or not _DEVICE.fullmatch(tokens[0]) or word_of(tokens[0]):
         return False
-    return bool(_cells_of(words[1]))
+    return bool(_cells_of(tokens[1]))
 
 
 def _cells_of(word: str) -> list[str]:
@@ -228,25 +228,25 @@ def _split(row: _Row, wanted: int, columns: Sequence[str], build: TopologyBuilde
 
 def _affinity(row: _Row, columns: Sequence[str]) -> dict[str, str]:
     """Column to text. Where a field is empty (Windows, some guests), only the N/A of GPU NUMA ID stands there."""
-    words = row.tail.replace(_MAYBE, " ").split()
-    if len(words) != len(columns) and _MAYBE in row.tail:
-        words = row.tail.replace(_MAYBE, "").split()
-    if len(words) > len(columns):
-        raise bad(row.line, f"row of {row.name}", " ".join(words), f"behind the cells stand {', '.join(columns)}")
-    if len(words) < len(columns) and words and words[-1] == "N/A" and columns[-1] == _OWN:
-        return {**dict(zip(columns, words[:-1], strict=False)), _OWN: "N/A"}
-    return dict(zip(columns, words, strict=False))
+    tokens = row.tail.replace(_MAYBE, " ").split()
+    if len(tokens) != len(columns) and _MAYBE in row.tail:
+        tokens = row.tail.replace(_MAYBE, "").split()
+    if len(tokens) > len(columns):
+        raise bad(row.line, f"row of {row.name}", " ".join(tokens), f"behind the cells stand {', '.join(columns)}")
+    if len(tokens) < len(columns) and tokens and tokens[-1] == "N/A" and columns[-1] == _OWN:
+        return {**dict(zip(columns, tokens[:-1], strict=False)), _OWN: "N/A"}
+    return dict(zip(columns, tokens, strict=False))
 
 
-def _numa(row: _Row, said: str, build: TopologyBuilder) -> int | None:
-    if said in ("", "N/A"):
+def _numa(row: _Row, value: str, build: TopologyBuilder) -> int | None:
+    if value in ("", "N/A"):
         return None
-    if _NUMBER.fullmatch(said):
-        return int(said) if 0 <= int(said) <= MAX_NUMA else None
-    if _CPU_LIST.fullmatch(said):
-        build.warn(f"line {row.line}: {row.name} is near several NUMA nodes ({said}); its own is unknown")
+    if _NUMBER.fullmatch(value):
+        return int(value) if 0 <= int(value) <= MAX_NUMA else None
+    if _CPU_LIST.fullmatch(value):
+        build.warn(f"line {row.line}: {row.name} is near several NUMA nodes ({value}); its own is unknown")
         return None
-    raise bad(row.line, f"NUMA affinity of {row.name}", said, "it is a number, a list like 0-3, or N/A")
+    raise bad(row.line, f"NUMA affinity of {row.name}", value, "it is a number, a list like 0-3, or N/A")
 
 
 def _parts(
@@ -274,30 +274,30 @@ def _parts(
         for name in names:
             if name not in by_name:
                 build.warn(f"{name} has no row of its own; its links are taken from the other rows")
-    found: list[Part] = []
+    found: list[GraphPart] = []
     for name in names:
         numa, cpus = None, ""
         if (row := by_name.get(name)) is not None and row.tail.strip():
-            said = _affinity(row, columns)
-            cpus = said.get(_CPU, "").replace("N/A", "")
+            value = _affinity(row, columns)
+            cpus = value.get(_CPU, "").replace("N/A", "")
             if cpus and not _CPU_LIST.fullmatch(cpus):
                 raise bad(row.line, f"CPU affinity of {name}", cpus, "it is a list like 0-23,48-71")
-            numa = _numa(row, said.get(_NUMA, ""), build)
-            if row is rows[-1] and (cut or open_end) and list(said)[-1] == _CPU:
+            numa = _numa(row, value.get(_NUMA, ""), build)
+            if row is rows[-1] and (cut or open_end) and list(value)[-1] == _CPU:
                 cpus = ""  # a list that was cut still looks like one
         kind = PartKind.GPU if _GPU.fullmatch(name) else PartKind.NIC
         inside = f"NUMA {numa}" if numa is not None else ""
         device = devices.get(name, "" if kind is PartKind.GPU or name.startswith("NIC") else name)
-        found.append(Part(name, kind, inside, numa=numa, device=device, cpus=cpus))
+        found.append(GraphPart(name, kind, inside, numa=numa, device=device, cpus=cpus))
     for numa in sorted({part.numa for part in found if part.numa is not None}):
-        build.part(Part(f"NUMA {numa}", PartKind.NUMA, numa=numa))
+        build.part(GraphPart(f"NUMA {numa}", PartKind.NUMA, numa=numa))
     for part in found:
         build.part(part)
 
 
 def _links(names: Sequence[str], rows: Sequence[_Row], build: TopologyBuilder) -> None:
     position = {name: at for at, name in enumerate(names)}
-    said: dict[tuple[int, int], str] = {}
+    value: dict[tuple[int, int], str] = {}
     for row in rows:
         at = position[row.name]
         for to, cell in enumerate(row.cells):
@@ -305,24 +305,24 @@ def _links(names: Sequence[str], rows: Sequence[_Row], build: TopologyBuilder) -
                 here = f"{row.name} to {names[to]}"
                 raise bad(row.line, here, cell, "X stands where row and column are the same device, and only there")
             pair = (min(at, to), max(at, to))
-            before = said.get(pair)
+            before = value.get(pair)
             if before is None:
                 # A cut can leave NV1 of NV18; every other word shows that it was cut.
                 at_cut = row.cut and to == len(row.cells) - 1 and nvlinks(cell)
-                said[pair] = UNKNOWN if at_cut else cell
+                value[pair] = UNKNOWN if at_cut else cell
             elif row.cut and to == len(row.cells) - 1 and before != UNKNOWN:
                 continue  # the other row says it whole
             elif (both := agreed(before, cell)) is not None:
                 if both != cell or both != before:
                     build.warn(f"line {row.line}: {row.name} to {names[to]} is {before} and {cell}; {both} is taken")
-                said[pair] = both
+                value[pair] = both
             else:
                 here = f"{row.name} to {names[to]}"
                 raise bad(row.line, here, cell, f"the other way it is {before}; a matrix is the same both ways")
     odd = []
     for pair in _pairs(len(names)):
         a, b = names[pair[0]], names[pair[1]]
-        word = said.get(pair, UNKNOWN)
+        word = value.get(pair, UNKNOWN)
         build.link(a, b, word)
         if word == SYS and build.parts[a].numa is not None and build.parts[a].numa == build.parts[b].numa:
             odd.append(f"{a} to {b}")

@@ -11,7 +11,7 @@ from typing import Final
 from topology.graph.network_tree import NetworkTree
 from topology.graph.parts import Topology, TopologyBuilder, bad, check_name
 from topology.labels import REGION, ZONE
-from topology.readers.documents import Value, yaml_documents
+from topology.readers.documents import DocumentValue, yaml_documents
 from topology.readers.hostlist import MAX_NAMES, unfold
 
 SOURCE: Final = "topograph model"
@@ -26,7 +26,7 @@ def read(text: str) -> Topology:
     return read_document(documents[0])
 
 
-def read_document(model: Value) -> Topology:
+def read_document(model: DocumentValue) -> Topology:
     """The same, from a value."""
     for key, value in model.mapping("model").items():
         if key not in ("switches", "blocks"):
@@ -44,26 +44,26 @@ def read_document(model: Value) -> Topology:
     return tree.finish()
 
 
-def _switch(name: str, value: Value, tree: NetworkTree) -> None:
+def _switch(name: str, value: DocumentValue, tree: NetworkTree) -> None:
     check_name(name, value.line)
     node = tree.switch(name, value.line)
     if value.data is None:
         return
-    for key, said in value.mapping(f"switch {name}").items():
+    for key, given in value.mapping(f"switch {name}").items():
         if key == "switches":
-            for child in said.items(f"switches of {name}") if said.data is not None else ():
+            for child in given.items(f"switches of {name}") if given.data is not None else ():
                 below = child.text(f"switch under {name}")
                 check_name(below, child.line)
                 tree.put(below, tree.switch(below, child.line), name, child.line)
         elif key == "labels":
-            labels = said.mapping(f"labels of {name}") if said.data is not None else {}
+            labels = given.mapping(f"labels of {name}") if given.data is not None else {}
             node.zone = labels[ZONE].text("zone") if ZONE in labels else ""
             node.region = labels[REGION].text("region") if REGION in labels else ""
         elif key != "annotations":
-            raise bad(said.line, f"key of switch {name}", key, "it is labels, annotations or switches")
+            raise bad(given.line, f"key of switch {name}", key, "it is labels, annotations or switches")
 
 
-def _block(block: Value, tree: NetworkTree, left: int) -> int:
+def _block(block: DocumentValue, tree: NetworkTree, left: int) -> int:
     for key, value in block.mapping("block").items():
         if key not in ("switch", "nodes", "annotations", "labels"):
             raise bad(value.line, "key of a block", key, "it is switch, nodes, labels or annotations")
@@ -85,7 +85,7 @@ def _block(block: Value, tree: NetworkTree, left: int) -> int:
     return count
 
 
-def _domain(block: Value, tree: NetworkTree) -> str:
+def _domain(block: DocumentValue, tree: NetworkTree) -> str:
     annotations = block.get("annotations")
     wide = narrow = ""
     for key, value in annotations.mapping("annotations of a block").items() if annotations else ():

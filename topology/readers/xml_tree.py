@@ -38,15 +38,15 @@ class Element:
 
     def number(self, attribute: str, low: int, high: int, default: int | None = None) -> int:
         """An attribute as a whole number between two bounds."""
-        said = self.attributes.get(attribute)
-        if said is None and default is not None:
+        value = self.attributes.get(attribute)
+        if value is None and default is not None:
             return default
-        digits = (said or "").removeprefix("-")
-        if said is None or not (digits.isascii() and digits.isdigit() and len(digits) < 12):
-            raise bad(self.line, f"{attribute} of {self.name}", said or "", f"it is a number from {low} to {high}")
-        if not low <= int(said) <= high:
-            raise bad(self.line, f"{attribute} of {self.name}", said, f"it is a number from {low} to {high}")
-        return int(said)
+        digits = (value or "").removeprefix("-")
+        if value is None or not (digits.isascii() and digits.isdigit() and len(digits) < 12):
+            raise bad(self.line, f"{attribute} of {self.name}", value or "", f"it is a number from {low} to {high}")
+        if not low <= int(value) <= high:
+            raise bad(self.line, f"{attribute} of {self.name}", value, f"it is a number from {low} to {high}")
+        return int(value)
 
 
 def parse(text: str) -> Element:

@@ -6,11 +6,12 @@ ValidatePodUpdate of Kubernetes 1.34, for the fields that Isochrone, its users' 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 Object = Mapping[str, Any]
 
+_CHANGEABLE = ("tolerations", "activeDeadlineSeconds", "terminationGracePeriodSeconds")
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -21,21 +22,25 @@ def why_refused(old: Object, new: Object) -> str:
     if not set(gates_after) <= set(gates_before):
         return "spec.schedulingGates: Forbidden: only deletion is allowed, no additions"
     if gates_before:
-        for place in ("affinity", "nodeSelector"):
-            was, now = before.pop(place, None) or {}, after.pop(place, None) or {}
-            if place == "nodeSelector" and not was.items() <= now.items():
-                return "spec.nodeSelector: Invalid value: only additions are allowed (no mutations or deletions)"
-            if place == "affinity" and (why := _why_affinity(was, now)):
-                return why
-    for spec in (before, after):
-        for field in ("tolerations", "activeDeadlineSeconds", "terminationGracePeriodSeconds"):
-            spec.pop(field, None)
-        for kind in ("containers", "initContainers"):
-            spec[kind] = [{**container, "image": ""} for container in spec.get(kind) or ()]
+        places = [(spec.pop("affinity", None) or {}, spec.pop("nodeSelector", None) or {}) for spec in (before, after)]
+        (affinity_was, selector_was), (affinity_now, selector_now) = places
+        if why := _why_affinity(affinity_was, affinity_now):
+            return why
+        if not selector_was.items() <= selector_now.items():
+            return "spec.nodeSelector: Invalid value: only additions are allowed (no mutations or deletions)"
+    before, after = _fixed_fields(before), _fixed_fields(after)
     if before != after:
         field = next(name for name in sorted({*before, *after}) if before.get(name) != after.get(name))
         return f"spec: Forbidden: pod updates may not change fields such as {field} of a pod without scheduling gates"
     return ""
+
+
+def _fixed_fields(spec: Object) -> dict[str, Any]:
+    """A pod's spec without the fields that may change on any pod."""
+    fixed = {field: value for field, value in spec.items() if field not in _CHANGEABLE}
+    for kind in ("containers", "initContainers"):
+        fixed[kind] = [{**container, "image": ""} for container in spec.get(kind) or ()]
+    return fixed
 
 
 def why_not_bound(pod: Object) -> str:
@@ -57,14 +62,20 @@ def _names(gates: Any) -> list[str]:
 
 def _why_affinity(was: Object, now: Object) -> str:
     """Required node affinity of a gated pod may only become narrower; the other kinds are fixed."""
-    node_was, node_now = was.get("nodeAffinity") or {}, now.get("nodeAffinity") or {}
     others = {key: value for key, value in was.items() if key != "nodeAffinity"}
     if others != {key: value for key, value in now.items() if key != "nodeAffinity"}:
         return "spec.affinity: Forbidden: only nodeAffinity of a gated pod may be changed"
-    terms_was = (node_was.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
-    terms_now = (node_now.get(_REQUIRED) or {}).get("nodeSelectorTerms") or []
-    if not terms_was:
-        return ""
+    terms_was, terms_now = _required_terms(was), _required_terms(now)
+    return _why_terms(terms_was, terms_now) if terms_was else ""
+
+
+def _required_terms(affinity: Object) -> list[Object]:
+    required = (affinity.get("nodeAffinity") or {}).get(_REQUIRED) or {}
+    return required.get("nodeSelectorTerms") or []
+
+
+def _why_terms(terms_was: Sequence[Object], terms_now: Sequence[Object]) -> str:
+    """Each term stays, and its expressions too; more may follow behind them."""
     path = f"spec.affinity.nodeAffinity.{_REQUIRED}.nodeSelectorTerms"
     if len(terms_was) != len(terms_now):
         return f"{path}: Invalid value: no additions/deletions to non-empty NodeSelectorTerms list are allowed"

@@ -56,11 +56,20 @@ def without_inferiors(
     out = gone if leaving else []
     for key, theirs in sorted(inferior.items()):
         pod_group = pod_groups.get(key)
-        if pod_group is None or (pod_group.spec.queue or DEFAULT_QUEUE) != queue:
-            continue
-        spare = running[key] - (pod_group.spec.min_member or 1)
-        theirs.sort(key=lambda p: (p.metadata.creation_timestamp or "", p.metadata.name), reverse=True)
-        out += theirs[: max(0, spare)]
+        if pod_group is not None and (pod_group.spec.queue or DEFAULT_QUEUE) == queue:
+            out += _spared(theirs, running[key], pod_group)
+    return _without(snapshot, out)
+
+
+def _spared(inferior: list[Pod], running: int, pod_group: PodGroup) -> list[Pod]:
+    """The youngest of a PodGroup's pods that may leave, as many as run beyond its minimum."""
+    spare = running - (pod_group.spec.min_member or 1)
+    youngest = sorted(inferior, key=lambda p: (p.metadata.creation_timestamp or "", p.metadata.name), reverse=True)
+    return youngest[: max(0, spare)]
+
+
+def _without(snapshot: Snapshot, out: Iterable[Pod]) -> Snapshot | None:
+    """The snapshot without these pods; None where none of them is on a node of it."""
     used, holds = snapshot.used.copy(), AllocationBook(snapshot.holds)
     anybody = False
     for pod in out:

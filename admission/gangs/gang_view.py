@@ -58,24 +58,15 @@ def view_of(key: GangKey, pods: Sequence[Pod], template_of: TemplateOf = no_temp
     everybody = sorted((p for p in pods if p.metadata.deletion_timestamp is None), key=lambda p: p.metadata.name)
     older = of_older(everybody, template_of)
     leaving = {uid for uid, template in older.items() if not template.retained}
-    held_back, live, gated, released, bound = list[Pod](), list[Pod](), list[Pod](), list[Pod](), list[Pod]()
+    held_back, live = list[Pod](), list[Pod]()
     for pod in everybody:
-        held = pod.has_gate(GATE)
-        if held and pod.metadata.uid in leaving:
-            held_back.append(pod)
-            continue
-        live.append(pod)
-        if pod.spec.node_name:
-            bound.append(pod)
-        elif held:
-            gated.append(pod)
-        elif _by_plan(pod):
-            released.append(pod)
+        (held_back if pod.metadata.uid in leaving and pod.has_gate(GATE) else live).append(pod)
+    gated, released, bound = _by_progress(live)
     settings, explicit, problems = _settings([p for p in live if p.metadata.uid not in older])
     view = GangView(
         key=key,
-        members=tuple([p for p in gated if len(p.spec.scheduling_gates or ()) == 1]),
-        blocked=tuple([p for p in gated if len(p.spec.scheduling_gates or ()) > 1]),
+        members=tuple([p for p in gated if _gated_once(p)]),
+        blocked=tuple([p for p in gated if not _gated_once(p)]),
         released=tuple(released),
         bound=tuple(bound),
         settings=settings,
@@ -85,11 +76,29 @@ def view_of(key: GangKey, pods: Sequence[Pod], template_of: TemplateOf = no_temp
     return _filled(view, held_back, older) if held_back else view
 
 
+def _by_progress(live: Iterable[Pod]) -> tuple[list[Pod], list[Pod], list[Pod]]:
+    """Pods behind our gate, pods that a plan released, and bound pods; one released by hand is none of these."""
+    gated, released, bound = list[Pod](), list[Pod](), list[Pod]()
+    for pod in live:
+        if pod.spec.node_name:
+            bound.append(pod)
+        elif pod.has_gate(GATE):
+            gated.append(pod)
+        elif _by_plan(pod):
+            released.append(pod)
+    return gated, released, bound
+
+
+def _gated_once(held: Pod) -> bool:
+    """Whether our gate is the only one of a pod that it holds."""
+    return len(held.spec.scheduling_gates or ()) == 1
+
+
 def _filled(view: GangView, held_back: Sequence[Pod], older: Mapping[str, Template]) -> GangView:
     """With those whom the minimum lacks."""
     here = [p.metadata.label(PHASE) for p in (*view.held, *view.released, *view.bound)]
     lacking = {phase: needed_of(view, phase) - here.count(phase) for phase in PHASES}
-    fill = to_fill((p for p in held_back if len(p.spec.scheduling_gates or ()) == 1), lacking, older)
+    fill = to_fill((p for p in held_back if _gated_once(p)), lacking, older)
     chosen = {p.metadata.uid for p in fill}
     return replace(
         view,
@@ -109,17 +118,24 @@ def _settings(pods: Sequence[Pod]) -> tuple[PodSettings, bool, tuple[str, ...]]:
     read = {read_settings(p.metadata.annotations, requests=False) for p in pods}  # most often all say the same
     problems = sorted({str(bad) for _, wrong in read for bad in wrong})
     each = [settings for settings, _ in read] or [PodSettings()]
-    prefill = [s.min_prefill for s in each if s.min_prefill is not None]
-    decode = [s.min_decode for s in each if s.min_decode is not None]
     merged = PodSettings(
         reach_us=min(s.reach_us for s in each),
         reach_size_bytes=max(s.reach_size_bytes for s in each),
         mode="required" if any(s.mode == REQUIRED for s in each) else "preferred",
         pairing="all" if any(s.pairing == "all" for s in each) else "nearest",
-        min_prefill=max(prefill, default=1),
-        min_decode=max(decode, default=1),
+        min_prefill=_largest_minimum(s.min_prefill for s in each),
+        min_decode=_largest_minimum(s.min_decode for s in each),
     )
-    return merged, bool(prefill or decode), tuple(problems)
+    explicit = any(_states_minimum(s) for s in each)
+    return merged, explicit, tuple(problems)
+
+
+def _states_minimum(settings: PodSettings) -> bool:
+    return settings.min_prefill is not None or settings.min_decode is not None
+
+
+def _largest_minimum(stated: Iterable[int | None]) -> int:
+    return max((minimum for minimum in stated if minimum is not None), default=1)
 
 
 def request_of(view: GangView, table: NodeTable) -> GangRequest:

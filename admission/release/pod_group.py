@@ -82,21 +82,16 @@ def wanted_pod_group(
         minimum[phase] = count * sizes[phase]
         later[phase] = more_later(mine)
         if later[phase]:
-            out = sum(1 for p in mine if p.metadata.uid in releasing or not p.has_gate(GATE))
-            minimum[phase] = max(1, min(minimum[phase], out))
+            minimum[phase] = max(1, min(minimum[phase], _out(mine, releasing)))
     spec: dict[str, Any] = {
         "minMember": sum(minimum.values()),
         "queue": _first(p.metadata.annotation(QUEUE_NAME) for p in pods) or "default",
         "minResources": _resources(pods, minimum),
     }
-    apart = {phase: _identified_by(pods, phase) for phase in minimum}
     # A group whose leader goes first is not whole yet: it is counted by pods until it is.
-    whole = [phase for phase, size in sizes.items() if size > 1 and len(apart[phase]) == 1 and not later[phase]]
-    if whole:
-        # A member is itself several pods: Volcano counts whole groups of them. It says not to combine this with roles.
-        spec["subGroupPolicy"] = [_sub_groups(phase, sizes[phase], minimum[phase], apart[phase]) for phase in whole]
-    else:
-        spec |= _per_role(pods, minimum)
+    policy = _sub_group_policy(pods, minimum, {phase: size for phase, size in sizes.items() if not later[phase]})
+    # Volcano says not to combine sub-groups with roles.
+    spec |= {"subGroupPolicy": policy} if policy else _per_role(pods, minimum)
     spec = as_known(spec, known, _per_role(pods, minimum))
     if priority := _first(p.spec.priority_class_name for p in pods):
         spec["priorityClassName"] = priority
@@ -114,6 +109,15 @@ def wanted_pod_group(
     }
 
 
+def _sub_group_policy(
+    pods: Sequence[Pod], minimum: Mapping[str, int], sizes: Mapping[str, int]
+) -> list[dict[str, Any]]:
+    """Of the phases whose members are themselves several pods: Volcano counts whole groups of them."""
+    apart = {phase: _identified_by(pods, phase) for phase in sizes}
+    whole = [phase for phase, size in sizes.items() if size > 1 and len(apart[phase]) == 1]
+    return [_sub_groups(phase, sizes[phase], minimum[phase], apart[phase]) for phase in whole]
+
+
 def _per_role(pods: Sequence[Pod], minimum: Mapping[str, int]) -> dict[str, Any]:
     """Per-role minimums need one role name per phase; where people gave several, the sum alone holds the gang."""
     roles = {phase: sorted({_role(p) for p in pods if p.metadata.label(PHASE) == phase}) for phase in minimum}
@@ -121,6 +125,11 @@ def _per_role(pods: Sequence[Pod], minimum: Mapping[str, int]) -> dict[str, Any]
         return {}
     per_role = {(names or [phase])[0]: minimum[phase] for phase, names in roles.items()}
     return {"minTaskMember": per_role} if len(per_role) == len(roles) else {}
+
+
+def _out(pods: Sequence[Pod], leaving: Set[str]) -> int:
+    """How many are past our gate, or about to be."""
+    return sum(1 for p in pods if p.metadata.uid in leaving or not p.has_gate(GATE))
 
 
 def _identified_by(pods: Sequence[Pod], phase: str) -> list[str]:

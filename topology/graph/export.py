@@ -22,40 +22,49 @@ def as_dict(topology: Topology) -> dict[str, Any]:
     return {"format": topology.source, **data, "warnings": list(topology.warnings), **_lists(topology)}
 
 
+def _devices(topology: Topology, kind: PartKind) -> list[dict[str, Any]]:
+    return [
+        {"name": part.name, "numa": part.numa, "device": part.device or None, "inside": part.inside or None}
+        for part in topology.of_kind(kind)
+    ]
+
+
+def _hosts(topology: Topology) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": part.name,
+            "inside": part.inside or None,
+            "nvlink_domain": part.domain or None,
+            "zone": part.zone or None,
+            "region": part.region or None,
+        }
+        for part in topology.of_kind(PartKind.HOST)
+    ]
+
+
+def _switches(topology: Topology) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": part.name,
+            "kind": part.kind.value,
+            "inside": part.inside or None,
+            "zone": part.zone or None,
+            "region": part.region or None,
+        }
+        for part in topology.of_kind(*NETWORK_SWITCHES, PartKind.NVSWITCH, PartKind.PCIE_SWITCH)
+    ]
+
+
 def _lists(topology: Topology) -> dict[str, Any]:
     return {
-        "gpus": [
-            {"name": part.name, "numa": part.numa, "device": part.device or None, "inside": part.inside or None}
-            for part in topology.of_kind(PartKind.GPU)
-        ],
-        "nics": [
-            {"name": part.name, "numa": part.numa, "device": part.device or None, "inside": part.inside or None}
-            for part in topology.of_kind(PartKind.NIC)
-        ],
+        "gpus": _devices(topology, PartKind.GPU),
+        "nics": _devices(topology, PartKind.NIC),
         "links": [
             {"a": link.a, "b": link.b, "kind": link.kind, **({"count": link.count} if link.kind == HOP else {})}
             for link in topology.links
         ],
-        "hosts": [
-            {
-                "name": part.name,
-                "inside": part.inside or None,
-                "nvlink_domain": part.domain or None,
-                "zone": part.zone or None,
-                "region": part.region or None,
-            }
-            for part in topology.of_kind(PartKind.HOST)
-        ],
-        "switches": [
-            {
-                "name": part.name,
-                "kind": part.kind.value,
-                "inside": part.inside or None,
-                "zone": part.zone or None,
-                "region": part.region or None,
-            }
-            for part in topology.of_kind(*NETWORK_SWITCHES, PartKind.NVSWITCH, PartKind.PCIE_SWITCH)
-        ],
+        "hosts": _hosts(topology),
+        "switches": _switches(topology),
     }
 
 

@@ -31,9 +31,7 @@ def of_facts(node: str, facts: NodeFacts) -> Topology:
     for gpu in facts.gpus:
         inside = _above(node, gpu, build)
         build.part(GraphPart(names[gpu.uuid], PartKind.GPU, inside, numa=gpu.numa_node, device=gpu.bus_id or ""))
-        for instance in gpu.mig.instances if _split(gpu) and gpu.mig is not None else ():
-            name = f"{names[gpu.uuid]} instance {instance.gpu_instance_id}"
-            build.part(GraphPart(name, PartKind.MIG, names[gpu.uuid], numa=gpu.numa_node, device=instance.uuid or ""))
+        _mig_instances(gpu, names[gpu.uuid], build)
         if gpu.health is Health.LOST:
             build.warn(f"{names[gpu.uuid]} is lost: what it is joined to is from before")
     for nic in facts.nics:
@@ -52,6 +50,13 @@ def gpu_names(gpus: Sequence[Gpu]) -> dict[str, str]:
         gpu.uuid: f"GPU{gpu.index}" if gpu.index is not None and indexes.count(gpu.index) == 1 else gpu.uuid
         for gpu in gpus
     }
+
+
+def _mig_instances(gpu: Gpu, name: str, build: TopologyBuilder) -> None:
+    """The instances inside a GPU in MIG mode."""
+    for instance in gpu.mig.instances if _split(gpu) and gpu.mig is not None else ():
+        inside = f"{name} instance {instance.gpu_instance_id}"
+        build.part(GraphPart(inside, PartKind.MIG, name, numa=gpu.numa_node, device=instance.uuid or ""))
 
 
 def _split(gpu: Gpu) -> bool:
@@ -133,6 +138,18 @@ def joined(cluster: Topology, machine: Topology, node: str) -> Topology:
     return build.build()
 
 
+def _matched(seen: Topology, file: Topology) -> dict[str, str | None]:
+    """The file's name of each part that was seen: by PCI address, else by name; None where it has none."""
+    there = {key: part.name for part in file.parts for key in (part.device, part.name) if key}
+    return {part.name: there.get(part.device) or there.get(part.name) for part in seen.parts}
+
+
+def _contradicts(seen: str, stated: str) -> bool:
+    """Whether a file's link says otherwise than what was seen; a path over PCIe beside NVLinks contradicts nothing."""
+    besides = bool(nvlinks(seen)) and not nvlinks(stated)
+    return UNKNOWN not in (seen, stated) and stated != seen and not besides
+
+
 def overridden(seen: Topology, file: Topology, name: str) -> Topology:
     """What was seen, with PCIe distances from a topology file where nothing is known.
 
@@ -140,8 +157,7 @@ def overridden(seen: Topology, file: Topology, name: str) -> Topology:
     never changes a distance that was seen. What it adds, and where it says otherwise, is said in a warning that names
     it; `N/A` in it is no statement.
     """
-    there = {key: part.name for part in file.parts for key in (part.device, part.name) if key}
-    match = {part.name: there.get(part.device) or there.get(part.name) for part in seen.parts}
+    match = _matched(seen, file)
     link_types = {(link.a, link.b): link.kind for link in file.links}
     build = TopologyBuilder(seen.source)
     for part in seen.parts:
@@ -153,18 +169,17 @@ def overridden(seen: Topology, file: Topology, name: str) -> Topology:
         use = link.kind == UNKNOWN and reported in PCIE_TYPES
         filled += use
         build.link(link.a, link.b, (agreed(link.kind, reported) or link.kind) if use else link.kind, count=link.count)
-        besides = bool(nvlinks(link.kind)) and not nvlinks(
-            reported
-        )  # a path over PCIe beside NVLinks contradicts nothing
-        if UNKNOWN not in (link.kind, reported) and reported != link.kind and not besides:
+        if _contradicts(link.kind, reported):
             differ.append(
                 f"{link.a} to {link.b} is {reported} in {name}; {link.kind} is taken, as {seen.source} sees it"
             )
     for warning in (*seen.warnings, *differ):
         build.warn(warning)
     unmatched = [p.name for p in seen.of_kind(PartKind.GPU) if match[p.name] is None]
-    build.warn(
-        f"{filled} PCIe distances are from {name}"
-        + (f"; it does not know {', '.join(unmatched[:4])}" if unmatched else "")
-    )
+    build.warn(_filled_in(filled, name, unmatched))
     return build.build()
+
+
+def _filled_in(count: int, file: str, unmatched: Sequence[str]) -> str:
+    unknown = f"; it does not know {', '.join(unmatched[:4])}" if unmatched else ""
+    return f"{count} PCIe distances are from {file}{unknown}"

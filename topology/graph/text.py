@@ -6,7 +6,7 @@ It decides the layout and nothing else.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Final
 
 from topology.bad_input import BadInput
@@ -79,6 +79,17 @@ def matrix(topology: Topology, devices: Sequence[GraphPart]) -> Iterator[str]:
     if len(devices) > _MATRIX_DEVICES:
         yield f"{len(devices)} devices: too many for a matrix, see -o json"
         return
+    rows = _matrix_rows(topology, devices)
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+    if legend := _legend({link.kind for link in topology.links}):
+        yield ""
+        yield from (f"{word:<4} = {text}" for word, text in legend)
+
+
+def _matrix_rows(topology: Topology, devices: Sequence[GraphPart]) -> list[list[str]]:
+    """The header and a row of cells per device."""
     types: dict[tuple[str, str], str] = {}
     for link in topology.links:
         types[link.a, link.b] = types[link.b, link.a] = link.kind
@@ -88,16 +99,15 @@ def matrix(topology: Topology, devices: Sequence[GraphPart]) -> Iterator[str]:
         cells = [SELF if part.name == to else types.get((part.name, to), UNKNOWN) for to in names]
         numa = _UNSAID if part.numa is None else str(part.numa)
         rows.append([part.name, *(_UNSAID if cell == UNKNOWN else cell for cell in cells), numa])
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    for row in rows:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-    used = {link.kind for link in topology.links}
+    return rows
+
+
+def _legend(used: Set[str]) -> list[tuple[str, str]]:
+    """The link words that occur, explained."""
     legend = [(_UNSAID if word == UNKNOWN else word, text) for word, text in _LEGEND.items() if word in used]
     if any(rank(word) == 1 for word in used):
         legend.append(("NV#", "a bond of # NVLinks"))
-    if legend:
-        yield ""
-        yield from (f"{word:<4} = {text}" for word, text in legend)
+    return legend
 
 
 def tree(topology: Topology) -> Iterator[str]:
@@ -168,6 +178,18 @@ def _named(part: GraphPart, outer: GraphPart | None) -> str:
     return f"{part.name} ({', '.join(notes)})" if notes else part.name
 
 
+def _cabled_switches(topology: Topology, node: str) -> set[str]:
+    """The switches that the cables of a host end in, also where they are several."""
+    graph = topology.graph
+    switches = {part.name for part in topology.of_kind(*NETWORK_SWITCHES)}
+    return {
+        other
+        for pair in topology.pairs
+        for end, other in (pair, pair[::-1])
+        if other in switches and (end == node or graph.nodes[end].get("inside") == node)
+    }
+
+
 def around(topology: Topology, node: str) -> Topology:
     """The part of a cluster that one host sees: what it stands in, and what is inside the host.
 
@@ -180,11 +202,7 @@ def around(topology: Topology, node: str) -> Topology:
         raise BadInput("--node", node, f"{topology.source} names {_many(len(hosts), 'host')}, and not this one")
     graph = topology.graph
     shown = {node, *enclosing(graph, node), *(name for name in graph if node in enclosing(graph, name))}
-    switches = {part.name for part in topology.of_kind(*NETWORK_SWITCHES)}
-    for pair in topology.pairs:  # the switches that its cables end in, also where they are several
-        for end, other in (pair, pair[::-1]):
-            if other in switches and (end == node or graph.nodes[end].get("inside") == node):
-                shown.add(other)
+    shown |= _cabled_switches(topology, node)
     return Topology.of(
         topology.source,
         (part for part in topology.parts if part.name in shown),

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
@@ -86,35 +86,45 @@ def plan_hypernodes(
 ) -> HyperNodePlan:
     """What should be there for these nodes."""
     nodes = sorted(gpu_nodes, key=lambda n: n.metadata.name)
-    foreign = sorted(h.metadata.name for h in existing if not is_ours(h))
-    if foreign:
-        shown = ", ".join(foreign[:NAMES_SHOWN]) + (" ..." if len(foreign) > NAMES_SHOWN else "")
-        adopted = f"{len(foreign)} HyperNodes of others are adopted ({shown}): none are made"
-        return HyperNodePlan(warnings=(adopted,))
+    if foreign := sorted(h.metadata.name for h in existing if not is_ours(h)):
+        return HyperNodePlan(warnings=(_adopted(foreign),))
     chains = {node.metadata.name: sources.chain(node, {}) for node in nodes}
-    levels = [level for level in LEVELS if any(_value(chain, level) for chain in chains.values())]
-    if not levels:
-        levels = ["leaf"]
+    levels = _levels(chains.values())
     inside: dict[Group, list[str]] = {}
     for name, chain in chains.items():
         inside.setdefault(_group(chain, levels), []).append(name)
-    made = [_made(levels[0], group, tuple(members), of_nodes=True) for group, members in sorted(inside.items())]
+    made = _level_made(levels[0], inside, of_nodes=True)
     holds = {_name(levels[0], group): members for group, members in inside.items()}
-    reported: list[str] = []
+    warnings: list[str] = []
     for below, level in pairwise(levels):
         above: dict[Group, list[str]] = {}
         for child, members in sorted(holds.items()):
             parents = Counter(_group(chains[node], levels[levels.index(level) :]) for node in members)
-            parent = min(parents, key=lambda group: (-parents[group], group))
             if len(parents) > 1:
-                reported.append(
+                warnings.append(
                     f"the {WORD_OF[below]} {child} reaches over {len(parents)} {level} domains: it counts to the one "
                     f"with most of its nodes"
                 )
-            above.setdefault(parent, []).append(child)
-        made += [_made(level, group, tuple(children), of_nodes=False) for group, children in sorted(above.items())]
+            above.setdefault(_most_frequent(parents), []).append(child)
+        made += _level_made(level, above, of_nodes=False)
         holds = {_name(level, group): [n for c in each for n in holds[c]] for group, each in above.items()}
-    return HyperNodePlan({each.name: each for each in made}, tuple(reported))
+    return HyperNodePlan({each.name: each for each in made}, tuple(warnings))
+
+
+def _adopted(foreign: Sequence[str]) -> str:
+    """The warning about HyperNodes of others."""
+    shown = ", ".join(foreign[:NAMES_SHOWN]) + (" ..." if len(foreign) > NAMES_SHOWN else "")
+    return f"{len(foreign)} HyperNodes of others are adopted ({shown}): none are made"
+
+
+def _levels(chains: Collection[DomainChain]) -> list[str]:
+    """The levels that some node has a value on; where no node has any, all are one rest of the leaf level."""
+    return [level for level in LEVELS if any(_value(chain, level) for chain in chains)] or ["leaf"]
+
+
+def _most_frequent(parents: Mapping[Group, int]) -> Group:
+    """The parent of most nodes; of equals the first by name."""
+    return min(parents, key=lambda group: (-parents[group], group))
 
 
 def _value(chain: DomainChain, level: str) -> str:
@@ -136,6 +146,11 @@ def _name(level: str, group: Group) -> str:
     slug = _UNFIT.sub("-", value.rpartition("/")[2].lower()).strip("-")
     capacity = NAME_CHARS - len(f"isochrone-{word}--{digest}")
     return "-".join(part for part in ("isochrone", word, slug[:capacity].strip("-"), digest) if part)
+
+
+def _level_made(level: str, members: Mapping[Group, Sequence[str]], *, of_nodes: bool) -> list[Desired]:
+    """The HyperNodes of one level, by group."""
+    return [_made(level, group, tuple(inside), of_nodes=of_nodes) for group, inside in sorted(members.items())]
 
 
 def _made(level: str, group: Group, members: tuple[str, ...], *, of_nodes: bool) -> Desired:

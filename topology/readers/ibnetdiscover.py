@@ -65,7 +65,12 @@ def read(text: str) -> Topology:
     fabric = NetworkCables(TopologyBuilder(SOURCE))
     if alone:
         fabric.build.warn(f"line {alone[0].line}: {len(alone)} adapters have no cable in this file")
-    names = _names(devices, fabric)
+    _cables(devices, _names(devices, fabric), fabric)
+    return fabric.finish()
+
+
+def _cables(devices: dict[str, _FabricDevice], names: dict[str, str], fabric: NetworkCables) -> None:
+    """Every cable once, whichever of its ends says it; none of a device without a name."""
     done: set[tuple[tuple[str, int], tuple[str, int]]] = set()
     for device in devices.values():
         for port, (far, far_port) in device.ends.items():
@@ -77,7 +82,6 @@ def read(text: str) -> Topology:
             if not device.is_switch and not devices[far].is_switch:
                 raise bad(device.line, f"far end of {device.guid}", far, "one end of a cable is a switch")
             fabric.cable(names[device.guid], names[far], device.line)
-    return fabric.finish()
 
 
 def _devices(lines: list[str]) -> dict[str, _FabricDevice]:
@@ -91,14 +95,7 @@ def _devices(lines: list[str]) -> dict[str, _FabricDevice]:
         if not line or _IDLE.fullmatch(line):
             continue
         if (opened := _DEVICE.fullmatch(line)) is not None:
-            guid = opened[3].lower().replace("s-", "S-").replace("h-", "H-")
-            if (opened[1] == "Switch") != (guid[0] == "S"):
-                raise bad(number, f"{opened[1]} id", guid, "a switch's begins with S-, an adapter's with H-")
-            if guid in devices:
-                raise bad(number, "device", guid, f"it is on line {devices[guid].line} already")
-            if len(devices) >= MAX_DEVICES:
-                raise bad(number, "number of devices", f"above {MAX_DEVICES}", "split the file")
-            current = devices[guid] = _FabricDevice(guid, number, opened[4] or "")
+            current = _opened(opened, number, devices)
         elif (port := _PORT.fullmatch(line)) is not None and current is not None:
             far = port[2].lower().replace("s-", "S-").replace("h-", "H-")
             if int(port[1]) in current.ends:
@@ -109,17 +106,37 @@ def _devices(lines: list[str]) -> dict[str, _FabricDevice]:
             raise bad(number, "line", line, 'it is a Switch, a Ca, a port like [1] "S-..."[2], KEY=VALUE or a comment')
     for guid, (number, text) in described.items():
         if guid not in devices:  # the dump ends before it, or the far end did not answer
-            if len(devices) >= MAX_DEVICES:
-                raise bad(number, "number of devices", f"above {MAX_DEVICES}", "split the file")
-            devices[guid] = _FabricDevice(guid, number, text)
-            devices[guid].ends = {}
+            _add(_FabricDevice(guid, number, text), devices)
     return devices
+
+
+def _opened(match: re.Match[str], number: int, devices: dict[str, _FabricDevice]) -> _FabricDevice:
+    """The switch or adapter that a line opens."""
+    guid = match[3].lower().replace("s-", "S-").replace("h-", "H-")
+    if (match[1] == "Switch") != (guid[0] == "S"):
+        raise bad(number, f"{match[1]} id", guid, "a switch's begins with S-, an adapter's with H-")
+    if guid in devices:
+        raise bad(number, "device", guid, f"it is on line {devices[guid].line} already")
+    device = _FabricDevice(guid, number, match[4] or "")
+    _add(device, devices)
+    return device
+
+
+def _add(device: _FabricDevice, devices: dict[str, _FabricDevice]) -> None:
+    if len(devices) >= MAX_DEVICES:
+        raise bad(device.line, "number of devices", f"above {MAX_DEVICES}", "split the file")
+    devices[device.guid] = device
 
 
 def _names(devices: dict[str, _FabricDevice], fabric: NetworkCables) -> dict[str, str]:
     """Which name each device has; those that are left out have none."""
+    names = _switch_names([device for device in devices.values() if device.is_switch], fabric)
+    return names | _adapter_names([d for d in devices.values() if not (d.is_switch or d.aggregates)], fabric)
+
+
+def _switch_names(switches: list[_FabricDevice], fabric: NetworkCables) -> dict[str, str]:
+    """The short name where it is the only one, else the longer one, else the id."""
     names: dict[str, str] = {}
-    switches = [device for device in devices.values() if device.is_switch]
     plain = {device.guid: _switch_tokens(device.description) for device in switches}
     often: dict[str, int] = {}
     for short, _ in plain.values():
@@ -132,10 +149,14 @@ def _names(devices: dict[str, _FabricDevice], fabric: NetworkCables) -> dict[str
         check_name(name, device.line)
         names[device.guid] = name
         fabric.switches[name] = 0
+    return names
+
+
+def _adapter_names(adapters: list[_FabricDevice], fabric: NetworkCables) -> dict[str, str]:
+    """`host/adapter` where the description says both, else the id, counted in a warning."""
+    names: dict[str, str] = {}
     unnamed: list[_FabricDevice] = []
-    for device in devices.values():
-        if device.is_switch or device.aggregates:
-            continue
+    for device in adapters:
         value = _HOST_NAME.fullmatch(device.description)
         if value is None or value[1] in fabric.switches:
             unnamed.append(device)

@@ -36,14 +36,7 @@ def read(root: Element) -> Topology:
     for graph in root.named("graph"):
         intra, inter = _word(graph, "typeintra"), _word(graph, "typeinter")
         for channel in graph.named("channel"):
-            stops = []
-            for stop in channel.named("gpu", "net"):
-                kind = PartKind.GPU if stop.name == "gpu" else PartKind.NIC
-                name = f"{'GPU' if kind is PartKind.GPU else 'NET'}{stop.number('dev', 0, 1023)}"
-                names[name] = kind
-                if len(names) > MAX_DEVICES:
-                    raise bad(stop.line, "number of devices", f"above {MAX_DEVICES}", "this is one machine's file")
-                stops.append(name)
+            stops = _stops(channel, names)
             ring = graph.number("pattern", 0, 16, default=0) == _RING and len(stops) > 1
             for a, b in pairwise([*stops, stops[0]] if ring else stops):
                 if a == b:
@@ -62,6 +55,19 @@ def read(root: Element) -> Topology:
             build.link(a, b, link_types.get((min(a, b), max(a, b)), UNKNOWN))
     build.warn("a graph file gives the farthest hop of its channels; single hops may be nearer")
     return build.build()
+
+
+def _stops(channel: Element, names: dict[str, PartKind]) -> list[str]:
+    """The devices of a channel in its order; they are added to `names`."""
+    stops = []
+    for stop in channel.named("gpu", "net"):
+        kind = PartKind.GPU if stop.name == "gpu" else PartKind.NIC
+        name = f"{'GPU' if kind is PartKind.GPU else 'NET'}{stop.number('dev', 0, 1023)}"
+        names[name] = kind
+        if len(names) > MAX_DEVICES:
+            raise bad(stop.line, "number of devices", f"above {MAX_DEVICES}", "this is one machine's file")
+        stops.append(name)
+    return stops
 
 
 def _word(graph: Element, attribute: str) -> str:

@@ -60,6 +60,15 @@ def read(root: Element) -> Topology:
         for pci in cpu.named("pci"):
             _pci(pci, (name,), numa, build, devices, unnamed)
     gpus = [device for device in devices.values() if device.kind is PartKind.GPU]
+    _check_gpus(root, gpus, unnamed)
+    _warn_of_gaps(list(devices.values()), gpus, unnamed, build)
+    _nvlinks(gpus, build)
+    _distances(list(devices.values()), build)
+    return build.build()
+
+
+def _check_gpus(root: Element, gpus: list[_PciDevice], unnamed: list[Element]) -> None:
+    """Raises BadInput where the file has no GPU, or no class that says which devices are."""
     if unnamed and not gpus:
         allowed = (
             "0x0302.. is a GPU, 0x02.. an adapter, and no device of the file says so: NCCL asks the machine, where "
@@ -69,17 +78,20 @@ def read(root: Element) -> Topology:
         raise bad(first.line, f"class of pci {first.get('busid')}", first.get("class") or "missing", allowed)
     if not gpus:
         raise bad(root.line, "number of GPUs", 0, "at least one pci of class 0x030200, or one gpu, is needed")
+
+
+def _warn_of_gaps(
+    devices: list[_PciDevice], gpus: list[_PciDevice], unnamed: list[Element], build: TopologyBuilder
+) -> None:
+    """What the file leaves out: classes, NUMA nodes, NVLinks."""
     if unnamed:
         build.warn(f"line {unnamed[0].line}: {len(unnamed)} PCI devices of no known class are left out")
-    if any(device.numa is None for device in devices.values()):
+    if any(device.numa is None for device in devices):
         build.warn("the NUMA node of some devices is unknown; distances through their processor are too")
     if len(gpus) > 1 and not all(gpu.device for gpu in gpus) and not any(g.to_gpus or g.to_switches for g in gpus):
         build.warn(
             "the file names no NVLinks; NCCL looks for them on the machine, so GPUs may be nearer than said here"
         )
-    _nvlinks(gpus, build)
-    _distances(list(devices.values()), build)
-    return build.build()
 
 
 def _pci(
@@ -90,12 +102,7 @@ def _pci(
     devices: dict[str, _PciDevice],
     unnamed: list[Element],
 ) -> None:
-    bus_id = pci.get("busid").lower()
-    if not _BUS_ID.fullmatch(bus_id):
-        raise bad(pci.line, "busid of pci", pci.get("busid"), "it is an address like 0000:0f:00.0")
-    kind = pci.get("class").lower()
-    if kind and not _CLASS.fullmatch(kind):
-        raise bad(pci.line, f"class of pci {bus_id}", kind, "it is six hexadecimal digits like 0x030200")
+    bus_id, kind = _address_and_class(pci)
     gpu = next(pci.named("gpu"), None)
     nics = list(pci.named("nic"))
     if gpu is not None or kind[:6] in _GPU_CLASSES:
@@ -120,6 +127,17 @@ def _pci(
         build.part(GraphPart(bus_id, PartKind.NVSWITCH, above[-1], numa=numa), pci.line)
     else:
         unnamed.append(pci)
+
+
+def _address_and_class(pci: Element) -> tuple[str, str]:
+    """In small letters; the class is empty where the file leaves it out."""
+    bus_id = pci.get("busid").lower()
+    if not _BUS_ID.fullmatch(bus_id):
+        raise bad(pci.line, "busid of pci", pci.get("busid"), "it is an address like 0000:0f:00.0")
+    kind = pci.get("class").lower()
+    if kind and not _CLASS.fullmatch(kind):
+        raise bad(pci.line, f"class of pci {bus_id}", kind, "it is six hexadecimal digits like 0x030200")
+    return bus_id, kind
 
 
 def _nets(
@@ -166,7 +184,7 @@ def _targets(gpu: Element, device: _PciDevice, build: TopologyBuilder) -> None:
 
 
 def _nvlinks(gpus: list[_PciDevice], build: TopologyBuilder) -> None:
-    """NVSwitches as parts, and the bond of each pair: the smaller of what both ends say."""
+    """NVSwitches as parts, and the bond of each pair."""
     by_name = {gpu.name: gpu for gpu in gpus}
     for gpu in gpus:
         for switch, count in gpu.to_switches.items():
@@ -179,15 +197,20 @@ def _nvlinks(gpus: list[_PciDevice], build: TopologyBuilder) -> None:
             if peer not in by_name:
                 build.warn(f"the far end of {gpu.name}'s NVLinks, {peer}, is not in the file; left out")
     for a, b in combinations(gpus, 2):
-        # Through switches a GPU reaches every other one with all its links; the weaker end sets the pace.
-        shared = a.to_switches.keys() & b.to_switches.keys()
-        through = min(sum(end.to_switches.values()) for end in (a, b)) if shared else 0
-        value = [count for count in (a.to_gpus.get(b.name), b.to_gpus.get(a.name)) if count]
-        if len(value) == 1 or len(set(value)) > 1:
-            build.warn(f"{a.name} and {b.name} disagree about the NVLinks between them; the smaller bond is taken")
-        count = min(value) if value else through
-        if count:
+        if count := _bond(a, b, build):
             build.link(a.name, b.name, nvlink(min(count, MAX_NVLINKS)))
+
+
+def _bond(a: _PciDevice, b: _PciDevice, build: TopologyBuilder) -> int:
+    """NVLinks between two GPUs: the smaller of what both ends say, else through the switches that they share."""
+    value = [count for count in (a.to_gpus.get(b.name), b.to_gpus.get(a.name)) if count]
+    if len(value) == 1 or len(set(value)) > 1:
+        build.warn(f"{a.name} and {b.name} disagree about the NVLinks between them; the smaller bond is taken")
+    if value:
+        return min(value)
+    # Through switches a GPU reaches every other one with all its links; the weaker end sets the pace.
+    shared = a.to_switches.keys() & b.to_switches.keys()
+    return min(sum(end.to_switches.values()) for end in (a, b)) if shared else 0
 
 
 def _distances(devices: list[_PciDevice], build: TopologyBuilder) -> None:

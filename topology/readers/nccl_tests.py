@@ -55,22 +55,49 @@ def read_nccl_tests(text: str, name: str = "", operation: str = "") -> Readout:
         raise BadInput("operation", operation, "use one of " + ", ".join(OPERATIONS))
     lines = lines_of(text)
     value = operation or _operation(lines, name)
-    table: _Table | None = None
-    ranks: dict[int, End] = {}
-    iters: int | None = None
-    net = ""
+    comments = [line for line in lines if _is_comment(line)]
+    ranks, iters = _ranks(comments), _iterations(comments)
     warnings = Warnings()
-    rows: list[tuple[int, int, float, float, float]] = []  # line, size, us, algbw, busbw
+    rows = _rows(lines, warnings)
+    if not rows:
+        raise BadInput("the file", name or "unnamed", "no whole row of an nccl-tests table is in it")
+    if value == SENDRECV and len(ranks) in (0, 2):
+        return _pairs(rows, list(ranks.values()), iters, _network(lines), warnings)
+    return _groups(value or UNKNOWN, rows, len(ranks), warnings)
+
+
+def _is_comment(line: str) -> bool:
+    return line.lstrip().startswith("#")
+
+
+def _ranks(comments: Sequence[str]) -> dict[int, End]:
+    """Rank to the GPU that it runs on."""
+    ranks: dict[int, End] = {}
+    for line in comments:
+        if (match := _RANK.match(line.lstrip())) and int(match[1][:6]) < MAX_RANKS:
+            ranks[int(match[1][:6])] = End(match[2][:253], whole(match[3], 1023))
+    return ranks
+
+
+def _iterations(comments: Sequence[str]) -> int | None:
+    return next((int(match[1]) for line in comments if (match := _ITERS.search(line))), None)
+
+
+def _network(lines: Sequence[str]) -> str:
+    """The transport that NCCL's log names first; empty where it names none."""
+    found = (match for line in lines if not _is_comment(line) and (match := _NET.search(line)))
+    first = next(found, None)
+    return "" if first is None else "TCP" if first[1] == "Socket" else "RDMA"
+
+
+def _rows(lines: Sequence[str], warnings: Warnings) -> list[tuple[int, int, float, float, float]]:
+    """Line, size, time, algorithm and bus bandwidth of each whole row; a damaged one is a warning."""
+    table: _Table | None = None
+    rows: list[tuple[int, int, float, float, float]] = []
     for at, line in enumerate(lines, start=1):
-        if line.lstrip().startswith("#"):
+        if _is_comment(line):
             table = _header(line) or table
-            if (match := _RANK.match(line.lstrip())) and int(match[1][:6]) < MAX_RANKS:
-                ranks[int(match[1][:6])] = End(match[2][:253], whole(match[3], 1023))
-            if iters is None and (match := _ITERS.search(line)):
-                iters = int(match[1])
             continue
-        if (match := _NET.search(line)) and not net:
-            net = "TCP" if match[1] == "Socket" else "RDMA"
         tokens = line.split()
         if table is None or not tokens or whole(tokens[0]) is None:
             continue
@@ -79,11 +106,7 @@ def read_nccl_tests(text: str, name: str = "", operation: str = "") -> Readout:
             warnings.add(at, f"a row that is cut or damaged was left out: {shown(line)}")
         elif len(rows) < MAX_VALUES:
             rows.append((at, *row))
-    if not rows:
-        raise BadInput("the file", name or "unnamed", "no whole row of an nccl-tests table is in it")
-    if value == SENDRECV and len(ranks) in (0, 2):
-        return _pairs(rows, list(ranks.values()), iters, net, warnings)
-    return _groups(value or UNKNOWN, rows, len(ranks), warnings)
+    return rows
 
 
 def _header(line: str) -> _Table | None:

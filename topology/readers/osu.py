@@ -57,9 +57,8 @@ def read_osu(text: str, name: str = "") -> Readout:
         elif line.startswith("# Size") and run is not None:
             run.columns = tuple(_column(match) for match in _COLUMN.finditer(line))
         elif line.startswith("#"):
-            if not line.startswith(_OURS):
-                label = line.lstrip("# ")[:100]
-        elif run is not None and _wanted(run) and (tokens := line.split()) and whole(tokens[0]) is not None:
+            label = label if line.startswith(_OURS) else line.lstrip("# ")[:100]
+        elif run is not None and _wanted(run) and _is_row(tokens := line.split()):
             value = _value(run, tokens, at)
             if value is None:
                 warnings.add(at, f"a row that is cut or damaged was left out: {shown(line)}")
@@ -68,6 +67,11 @@ def read_osu(text: str, name: str = "") -> Readout:
     if not values:
         raise BadInput("the file", name or "unnamed", "no whole row of an osu_latency or osu_bw table is in it")
     return Readout(TOOL, pairs=tuple(values), notes=unique(notes), warnings=warnings.all())
+
+
+def _is_row(tokens: Sequence[str]) -> bool:
+    """Whether a line begins with a size, as rows of a table do."""
+    return bool(tokens) and whole(tokens[0]) is not None
 
 
 def _wanted(run: _Run) -> bool:

@@ -58,17 +58,21 @@ def read(text: str) -> Topology:
             for host in nodes:
                 tree.put(host, tree.host(host, number), name, number)
         elif first == "blockname":
-            for host in nodes:
-                node = tree.host(host, number)
-                if node.domain not in ("", name):
-                    raise bad(number, f"block of {host}", name, f"it is in {node.domain} already; a host has one block")
-                node.domain = name
+            _put_in_block(tree, nodes, name, number)
         elif not re.fullmatch(r"[0-9]{1,6}(,[0-9]{1,6})*", name, re.ASCII):
             raise bad(number, "BlockSizes", name, "it is numbers with commas")
     for child, number in named.items():
         if f"switchname {child}" not in declared:
             raise bad(number, "switch", child, "it has no SwitchName line of its own")
     return tree.finish()
+
+
+def _put_in_block(tree: NetworkTree, hosts: list[str], block: str, number: int) -> None:
+    for host in hosts:
+        node = tree.host(host, number)
+        if node.domain not in ("", block):
+            raise bad(number, f"block of {host}", block, f"it is in {node.domain} already; a host has one block")
+        node.domain = block
 
 
 def _statements(lines: list[str]) -> list[tuple[int, dict[str, str]]]:

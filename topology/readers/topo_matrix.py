@@ -168,6 +168,11 @@ def _whole(row: _Row, wanted: int) -> bool:
     return sum(len(_cells_of(word)) for word in row.text.split()) >= wanted
 
 
+def _continues(row: _Row, line: str, wanted: int) -> bool:
+    """Whether a line can be the wrapped end of a row."""
+    return len(row.text) + len(line) <= MAX_LINE_CHARS and not (_starts_row(line) and _whole(row, wanted))
+
+
 def _rows(lines: Sequence[str], first: int, names: frozenset[str], build: TopologyBuilder) -> tuple[list[_Row], int]:
     """The rows up to the blank line that ends the table, and where it ended."""
     rows: list[_Row] = []
@@ -185,11 +190,7 @@ def _rows(lines: Sequence[str], first: int, names: frozenset[str], build: Topolo
             rows.append(_Row(word[0], at + 1, word[1] if len(word) > 1 else ""))
         elif word[0].startswith("Legend"):
             break
-        elif (
-            not rows
-            or len(rows[-1].text) + len(line) > MAX_LINE_CHARS
-            or (_starts_row(line) and _whole(rows[-1], len(names)))
-        ):
+        elif not rows or not _continues(rows[-1], line, len(names)):
             raise bad(at + 1, "row", word[0], "the header has no column of that name")
         else:
             build.warn(f"line {at + 1}: joined to the row of {rows[-1].name}, wrapped there")
@@ -249,6 +250,44 @@ def _numa(row: _Row, value: str, build: TopologyBuilder) -> int | None:
     raise bad(row.line, f"NUMA affinity of {row.name}", value, "it is a number, a list like 0-3, or N/A")
 
 
+def _warn_of_missing_rows(names: Sequence[str], rows: Sequence[_Row], build: TopologyBuilder) -> bool:
+    """Whether the table is cut off; a warning about that, else about each device without a row."""
+    there = {row.name for row in rows}
+    missing = [name for name in names if name not in there]
+    cut = rows[-1].cut or any(_GPU.fullmatch(name) for name in missing)
+    if not cut:
+        for name in missing:
+            build.warn(f"{name} has no row of its own; its links are taken from the other rows")
+        return False
+    more = ", ..." if missing[3:] else ""
+    lost = f", rows of {len(missing)} devices ({', '.join(missing[:3])}{more}) are missing" if missing else ""
+    build.warn(
+        f"line {rows[-1].line}: the table is cut off in or after the row of {rows[-1].name}"
+        f"{lost}; what only they would say is unknown"
+    )
+    return True
+
+
+def _near(row: _Row, columns: Sequence[str], build: TopologyBuilder, *, at_cut: bool) -> tuple[int | None, str]:
+    """NUMA node and CPUs of a row; of a list that was cut, which still looks like one, none."""
+    if not row.tail.strip():
+        return None, ""
+    value = _affinity(row, columns)
+    cpus = value.get(_CPU, "").replace("N/A", "")
+    if cpus and not _CPU_LIST.fullmatch(cpus):
+        raise bad(row.line, f"CPU affinity of {row.name}", cpus, "it is a list like 0-23,48-71")
+    numa = _numa(row, value.get(_NUMA, ""), build)
+    return numa, "" if at_cut and list(value)[-1] == _CPU else cpus
+
+
+def _part(name: str, numa: int | None, cpus: str, devices: dict[str, str]) -> GraphPart:
+    """A GPU or an adapter; one that has no NIC number is its own device name."""
+    kind = PartKind.GPU if _GPU.fullmatch(name) else PartKind.NIC
+    inside = f"NUMA {numa}" if numa is not None else ""
+    device = devices.get(name, "" if kind is PartKind.GPU or name.startswith("NIC") else name)
+    return GraphPart(name, kind, inside, numa=numa, device=device, cpus=cpus)
+
+
 def _parts(
     names: Sequence[str],
     rows: Sequence[_Row],
@@ -259,36 +298,13 @@ def _parts(
     open_end: bool,
 ) -> None:
     by_name = {row.name: row for row in rows}
-    gpus = [name for name in names if _GPU.fullmatch(name)]
-    cut = rows[-1].cut or any(name not in by_name for name in gpus)
-    if cut:
-        missing = [name for name in names if name not in by_name]
-        lost = (
-            f", rows of {len(missing)} devices ({', '.join(missing[:3])}{', ...' if missing[3:] else ''}) are missing"
-        )
-        build.warn(
-            f"line {rows[-1].line}: the table is cut off in or after the row of {rows[-1].name}"
-            f"{lost if missing else ''}; what only they would say is unknown"
-        )
-    else:
-        for name in names:
-            if name not in by_name:
-                build.warn(f"{name} has no row of its own; its links are taken from the other rows")
+    cut = _warn_of_missing_rows(names, rows, build)
     found: list[GraphPart] = []
     for name in names:
         numa, cpus = None, ""
-        if (row := by_name.get(name)) is not None and row.tail.strip():
-            value = _affinity(row, columns)
-            cpus = value.get(_CPU, "").replace("N/A", "")
-            if cpus and not _CPU_LIST.fullmatch(cpus):
-                raise bad(row.line, f"CPU affinity of {name}", cpus, "it is a list like 0-23,48-71")
-            numa = _numa(row, value.get(_NUMA, ""), build)
-            if row is rows[-1] and (cut or open_end) and list(value)[-1] == _CPU:
-                cpus = ""  # a list that was cut still looks like one
-        kind = PartKind.GPU if _GPU.fullmatch(name) else PartKind.NIC
-        inside = f"NUMA {numa}" if numa is not None else ""
-        device = devices.get(name, "" if kind is PartKind.GPU or name.startswith("NIC") else name)
-        found.append(GraphPart(name, kind, inside, numa=numa, device=device, cpus=cpus))
+        if (row := by_name.get(name)) is not None:
+            numa, cpus = _near(row, columns, build, at_cut=row is rows[-1] and (cut or open_end))
+        found.append(_part(name, numa, cpus, devices))
     for numa in sorted({part.numa for part in found if part.numa is not None}):
         build.part(GraphPart(f"NUMA {numa}", PartKind.NUMA, numa=numa))
     for part in found:
@@ -319,6 +335,11 @@ def _links(names: Sequence[str], rows: Sequence[_Row], build: TopologyBuilder) -
             else:
                 here = f"{row.name} to {names[to]}"
                 raise bad(row.line, here, cell, f"the other way it is {before}; a matrix is the same both ways")
+    _build_links(names, value, build)
+
+
+def _build_links(names: Sequence[str], value: dict[tuple[int, int], str], build: TopologyBuilder) -> None:
+    """Every pair's link, and a warning where SYS joins devices of one NUMA node."""
     odd = []
     for pair in _pairs(len(names)):
         a, b = names[pair[0]], names[pair[1]]

@@ -19,10 +19,10 @@ from admission.controller.topology_watch import TopologyWatch
 from admission.fairness.fairness import CLAIMS_S, Fairness, Watched
 from admission.gangs.expected_pods import come_later
 from admission.gangs.owners import Owners, wants
-from admission.reconcile.gang_planner import Turn
-from admission.reconcile.gang_state import ReconcileSettings
+from admission.reconcile.gang_planner import GangPlanner
 from admission.reconcile.reconciler import GangReconciler
 from admission.reconcile.release_workflow import ReleaseWorkflow
+from admission.reconcile.timing import ReconcileSettings
 from admission.release.pod_group_schema import OPENAPI_PATH, OPTIONAL, optional_fields
 from admission.release.pod_writer import PodWriter
 from admission.report.reporter import GangReporter
@@ -139,7 +139,7 @@ class Controller:
             preemption=settings.preemption,
             claims_s=settings.replan_after or CLAIMS_S,
         )
-        turn = Turn(
+        planner = GangPlanner(
             self.state,
             workflow,
             fairness,
@@ -152,7 +152,7 @@ class Controller:
         )
         self.batch = GangReconciler(
             self.state,
-            turn,
+            planner,
             workflow,
             fairness,
             pod_groups=groups,

@@ -26,8 +26,9 @@ from admission.gangs.gang_view import GangView, newest_of, request_of
 from admission.gangs.template_revision import all_new
 from admission.recognition.gang_identity import podgroup_name
 from admission.recognition.replica_group import short_units, unit_of
-from admission.reconcile.gang_state import ReconcileSettings, Track
+from admission.reconcile.gang_state import GangState, WaitReason
 from admission.reconcile.release_workflow import ReleaseWorkflow
+from admission.reconcile.timing import ReconcileSettings
 from admission.release.pod_group import moved
 from admission.release.pod_writer import PodRelease
 from admission.report.wait_messages import (
@@ -66,7 +67,7 @@ class PlanReporter(Protocol):
     def planned(self, view: GangView, plan: Plan) -> None: ...
 
 
-class Turn:
+class GangPlanner:
     """One per controller; `plans` counts."""
 
     def __init__(
@@ -87,15 +88,18 @@ class Turn:
         self._policy, self.settings = policy, settings
         self.plans = 0
 
-    def take(self, track: Track, view: GangView, now_s: float, older: Callable[[], Older]) -> Work | None:
+    # complexity: one sequence of answers about one attempt, each of which ends it; a split passes ten values on
+    def plan(self, gang: GangState, view: GangView, now_s: float, older: Callable[[], Older]) -> Work | None:
         """Plan the gang and start what follows; None if it waits. `older` gives those that wait and rank before it."""
+        gang.begin_planning()
         self._fairness.claims.drop(p.metadata.uid for p in view.held)
         snapshot = self._fairness.claims.laid_over(self._snapshot())
-        if track.reserved:
-            snapshot = snapshot.without_assumed(track.reserved)  # kept for this gang, so it may use it
-        view, asked, expected, short = self._asked(view, snapshot, track, now_s)
+        if gang.reserved:
+            snapshot = snapshot.without_assumed(gang.reserved)  # kept for this gang, so it may use it
+        view, asked, expected, short = self._asked(view, snapshot, gang, now_s)
         if not any(not is_expected(m.uid) for m in asked.members):
-            track.waiting_growth, track.waiting_gang = None, None
+            gang.plan_left_out_nobody()
+            gang.wait_for(WaitReason.UNITS)
             return None
         capacity = self._fairness.queue_quota(view, now_s)
         # A gang that lacks pods waits for them first: it must not stand in a queue.
@@ -105,56 +109,73 @@ class Turn:
             members, queue_short = asked.members, None
         need = least_of(asked) if capacity is not None else {}
         waiting_gang = WaitingGang(asked, self._fairness.queue_of(view), need)
-        track.awaits_queue = queue_short is not None
+        gang.limited_by_queue(queue_short is not None)
         if queue_short is not None:
-            track.due_s = now_s + QUEUE_LAG_S
+            gang.requeue_at(now_s + QUEUE_LAG_S)
         if queue_short is not None and not members:
             # For one that is closed or missing nobody can wait in a row.
-            track.waiting_gang = replace(waiting_gang, for_quota=True) if queue_short.resource else None
-            self.wait(track, view.held, for_queue(queue_short))
+            in_a_row = replace(waiting_gang, for_quota=True) if queue_short.resource else None
+            gang.plan_left_out(self._state.capacity_generation, in_a_row)
+            gang.wait_for(WaitReason.QUEUE)
+            self.report(view.held, for_queue(queue_short))
             return None
         request = replace(asked, members=members)
+        result, stuck = self._search(view, request, snapshot)
+        left_out = sum(not is_expected(uid) for uid in result.places) < len(view.members)
+        below_minimum = None if request.satisfied else waiting_gang
+        if left_out:
+            gang.plan_left_out(self._state.capacity_generation, below_minimum)
+        else:
+            gang.plan_left_out_nobody()
+        if result.outcome in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG):
+            self._wait_for_pods(gang, view, result, short, now_s)
+            return None
+        if not result.places:
+            self._await_preemption(gang, view, now_s)
+            made = self._fairness.by_preemption(view.key, view, request, snapshot, now_s)
+            if made is not None and not expected.pods:
+                return self._preempt(gang, view, made, snapshot, capacity, older(), now_s, below_minimum)
+            self._no_place(gang, view, result, stuck)
+            self._beyond_queue(view, members, queue_short)
+            return None
+        # Pods for whom room was kept pass nobody: it was theirs before.
+        before = {} if len(result.places) <= len(gang.reserved) else older()
+        if (first := self._fairness.blocking_gang(before, result, snapshot, capacity)) is not None:
+            self._wait_behind(gang, view, first, before, below_minimum)
+            return None
+        self.give_back(view.key, gang)
+        self._reserve(view.key, gang, result, now_s)
+        result = _without_expected(result)
+        if left_out:
+            gang.plan_left_out(
+                self._state.capacity_generation, below_minimum
+            )  # what was given back just now is room that it was asked with
+            self._reporter.left_out(view, result)
+            self._beyond_queue(view, members, queue_short)
+        self._fairness.went(view.key, before, result, capacity)
+        self.report(view.replaced, left_to_its_owner())
+        return self._go(gang, view, result, nominate=True)
+
+    def _search(self, view: GangView, request: GangRequest, snapshot: Snapshot) -> tuple[Plan, WaitMessage | None]:
+        """The plan; and what keeps the gang from one, if that is pods of an older template."""
         result = plan(request, snapshot, self._policy, advise=False)
         self.plans += 1
         stuck = self._stuck(view, request, snapshot, result)
         if stuck is None and result.outcome == Outcome.HELD and self._reporter.is_news(view, result):
             # Advice costs several searches; said once, found once.
             result = plan(request, snapshot, self._policy)
-        left_out = sum(not is_expected(uid) for uid in result.places) < len(view.members)
-        track.waiting_growth = self._state.capacity_generation if left_out else None
-        track.waiting_gang = None if request.satisfied else waiting_gang
-        if result.outcome in (Outcome.WAITING_FOR_PARTNER, Outcome.WAITING_FOR_GANG):
-            self._wait_for_pods(track, view, result, short, now_s)
-            return None
-        if not result.places:
-            if (again_s := self._fairness.asked_until_s(view.key)) > now_s:
-                track.due_s = again_s
-            made = self._fairness.by_preemption(view.key, view, request, snapshot, now_s)
-            if made is not None and not expected.pods:
-                return self._preempt(track, view, made, snapshot, capacity, older(), now_s)
-            if stuck is not None:
-                self.report(view.held, stuck)
-            else:
-                self._reporter.held(view, result)
-            self._beyond_queue(view, members, queue_short)
-            return None
-        # Pods for whom room was kept pass nobody: it was theirs before.
-        before = {} if len(result.places) <= len(track.reserved) else older()
-        if (first := self._fairness.blocking_gang(before, result, snapshot, capacity)) is not None:
-            self._wait_behind(track, view, first, before)
-            return None
-        self.give_back(view.key, track)
-        self._reserve(view.key, track, result, now_s)
-        result = _without_expected(result)
-        if left_out:
-            track.waiting_growth = (
-                self._state.capacity_generation
-            )  # what was given back just now is room that it was asked with
-            self._reporter.left_out(view, result)
-            self._beyond_queue(view, members, queue_short)
-        self._fairness.went(view.key, before, result, capacity)
-        self.report(view.replaced, left_to_its_owner())
-        return self._go(track, view, result, nominate=True)
+        return result, stuck
+
+    def _await_preemption(self, gang: GangState, view: GangView, now_s: float) -> None:
+        if (again_s := self._fairness.asked_until_s(view.key)) > now_s:
+            gang.requeue_at(again_s)
+
+    def _no_place(self, gang: GangState, view: GangView, result: Plan, stuck: WaitMessage | None) -> None:
+        gang.wait_for(WaitReason.CAPACITY)
+        if stuck is not None:
+            self.report(view.held, stuck)
+        else:
+            self._reporter.held(view, result)
 
     def _stuck(self, view: GangView, request: GangRequest, snapshot: Snapshot, result: Plan) -> WaitMessage | None:
         """What to say if pods of an older template keep the gang from a plan that it would have with new ones."""
@@ -167,23 +188,24 @@ class Turn:
 
     def _preempt(
         self,
-        track: Track,
+        gang: GangState,
         view: GangView,
         made: Plan,
         snapshot: Snapshot,
         capacity: QueueQuota | None,
         older: Older,
         now_s: float,
+        below_minimum: WaitingGang | None,
     ) -> Work | None:
         """Let the gang go into room that Volcano is to make; unless an older one must go first."""
         if (first := self._fairness.blocking_gang(older, made, snapshot, capacity)) is not None:
-            self._wait_behind(track, view, first, older)
+            self._wait_behind(gang, view, first, older, below_minimum)
             return None
-        self.give_back(view.key, track)
-        track.waiting_growth = None
+        self.give_back(view.key, gang)
+        gang.plan_left_out_nobody()
         self._fairness.went(view.key, older, made, capacity)
         self._fairness.claims.book(view.key, made, now_s)
-        work = self._go(track, view, made, nominate=False)
+        work = self._go(gang, view, made, nominate=False)
         releasing = [p for p in view.members if p.metadata.uid in made.places]
         self.report(releasing, for_preemption(priority_of(view.members)))
         return work
@@ -194,27 +216,24 @@ class Turn:
             asked = {m.uid for m in members}
             self.report([p for p in view.members if p.metadata.uid not in asked], for_queue(short))
 
-    def _wait_behind(self, track: Track, view: GangView, first: GangKey, older: Older) -> None:
-        track.behind = first
-        self.wait(track, view.held, behind(first, self._fairness.passed(first), older[first].for_quota))
-
-    def wait(self, track: Track, pods: Iterable[Pod], reported: WaitMessage) -> None:
-        """The gang waits for something that room, a departure or a queue may bring."""
-        track.waiting_growth = self._state.capacity_generation
-        self.report(pods, reported)
+    def _wait_behind(
+        self, gang: GangState, view: GangView, first: GangKey, older: Older, below_minimum: WaitingGang | None
+    ) -> None:
+        gang.plan_left_out(self._state.capacity_generation, below_minimum)
+        gang.wait_for(WaitReason.OLDER_GANG, older=first)
+        self.report(view.held, behind(first, self._fairness.passed(first), older[first].for_quota))
 
     def report(self, pods: Iterable[Pod], reported: WaitMessage) -> None:
         """The same news for each pod."""
         for pod in pods:
             self._reporter.waiting(pod, reported)
 
-    def give_back(self, key: GangKey, track: Track) -> None:
+    def give_back(self, key: GangKey, gang: GangState) -> None:
         """The room that was kept for pods to come is free again."""
-        if track.reserved:
+        if uids := gang.end_reservation():
             self._fairness.commitments.keep(key, {})
-        for uid in track.reserved:
+        for uid in uids:
             self._state.unassume(uid)
-        track.reserved, track.reserved_until_s = set(), None
 
     # --- after a restart -----------------------------------------------------------------------
 
@@ -222,7 +241,7 @@ class Turn:
         """Whether room may have been kept for others of these pods' owners."""
         return any(one_after_the_other(pod, self._controller_of, self._top_of) for pod in pods)
 
-    def keep_again(self, track: Track, view: GangView, now_s: float) -> None:
+    def keep_again(self, gang: GangState, view: GangView, now_s: float) -> None:
         """Keep the room that a predecessor kept for pods to come, from now on. Where it was kept stood nowhere, but
         nothing was planned since, so there is a place for them."""
         snapshot = self._snapshot()
@@ -230,17 +249,17 @@ class Turn:
         expected = still_to_come(view, asked, self._controller_of, self._top_of)
         if expected.pods and self.settings.reserve_s > 0:
             result = plan(replace(asked, members=expected.pods), snapshot, self._policy, advise=False)
-            self._reserve(view.key, track, result, now_s)
+            self._reserve(view.key, gang, result, now_s)
 
-    def claim_again(self, track: Track, view: GangView, now_s: float) -> None:
+    def claim_again(self, gang: GangState, view: GangView, now_s: float) -> None:
         """Book the room again that Volcano is to make for pods that a predecessor let go."""
         snapshot = self._fairness.claims.laid_over(self._snapshot())
-        track.preempts = self._fairness.claim_again(view, snapshot, now_s)
+        gang.claimed_again(self._fairness.claim_again(view, snapshot, now_s))
 
     # --- inside --------------------------------------------------------------------------------
 
     def _asked(
-        self, view: GangView, snapshot: Snapshot, track: Track, now_s: float
+        self, view: GangView, snapshot: Snapshot, gang: GangState, now_s: float
     ) -> tuple[GangView, GangRequest, Expected, dict[str, int]]:
         """Whole units only, and with them the pods without which they could never be whole; and what others lack."""
         asked = request_of(view, snapshot.table)
@@ -249,23 +268,24 @@ class Turn:
         short = short_units(here, dict(expected.per_unit))
         if short:
             split_groups = [p for p in view.members if unit_of(p) in short]
-            reported_at = track.last_arrival_s + self.settings.partner_s
+            reported_at = gang.last_arrival_s + self.settings.partner_s
             if now_s >= reported_at:
                 for pod in split_groups:
                     self._reporter.waiting(pod, for_unit(unit_of(pod), short[unit_of(pod)]))
             else:
-                track.due_s = reported_at
+                gang.requeue_at(reported_at)
             out = {p.metadata.uid for p in split_groups}
             asked = replace(asked, members=tuple(m for m in asked.members if m.uid not in out))
             view = replace(view, members=tuple(p for p in view.members if p.metadata.uid not in out))
         return view, replace(asked, members=asked.members + expected.pods), expected, short
 
     def _wait_for_pods(
-        self, track: Track, view: GangView, result: Plan, short: Mapping[str, int], now_s: float
+        self, gang: GangState, view: GangView, result: Plan, short: Mapping[str, int], now_s: float
     ) -> None:
         """Pods still to come decide, not room. The first moments of every roll-out look like this: be patient."""
-        track.waiting_growth = None
-        reported_at = track.last_arrival_s + self.settings.partner_s
+        gang.plan_left_out_nobody()
+        gang.wait_for(WaitReason.PARTNER)
+        reported_at = gang.last_arrival_s + self.settings.partner_s
         if now_s >= reported_at and short:
             self.report(view.members, for_partners_unit(short, reason_of(result)))
         elif now_s >= reported_at and (loose := self._not_held(view, result)):
@@ -273,7 +293,7 @@ class Turn:
         elif now_s >= reported_at:
             self._reporter.held(view, _without_expected(result, lower_minimum=False))
         else:
-            track.due_s = reported_at
+            gang.requeue_at(reported_at)
 
     def _not_held(self, view: GangView, result: Plan) -> list[Pod]:
         """Pods of the phase of which nobody else is there, that nothing of ours holds and that are on no node yet."""
@@ -290,17 +310,16 @@ class Turn:
             key=lambda p: p.metadata.name,
         )
 
-    def _reserve(self, key: GangKey, track: Track, result: Plan, now_s: float) -> None:
+    def _reserve(self, key: GangKey, gang: GangState, result: Plan, now_s: float) -> None:
         """Keep the room of pods to come, for a time."""
         retained = [m for m in result.request.members if is_expected(m.uid) and m.uid in result.places]
         for member in retained:
             self._state.assume(member.uid, result.places[member.uid], member.amounts, member.hold)
-            track.reserved.add(member.uid)
-        if track.reserved:
+        if retained:
+            gang.reserve((m.uid for m in retained), now_s + self.settings.reserve_s)
             self._fairness.commitments.keep(key, sum_amounts(m.amounts for m in retained))
-            track.reserved_until_s = now_s + self.settings.reserve_s
 
-    def _go(self, track: Track, view: GangView, result: Plan, *, nominate: bool) -> Work:
+    def _go(self, gang: GangState, view: GangView, result: Plan, *, nominate: bool) -> Work:
         """The planned pods' departure; without nomination Volcano chooses among the nodes of their sets."""
         by_uid = {p.metadata.uid: p for p in view.members}
         annotations = self._reporter.annotations(result)
@@ -315,13 +334,12 @@ class Turn:
             for uid, node in result.places.items()
         ]
         self._reporter.planned(view, result)
-        track.preempts = not nominate
         if nominate:
             for member in result.request.members:
                 if member.uid in result.places:
                     self._state.assume(member.uid, result.places[member.uid], member.amounts, member.hold)
-        track.releasing = set(result.places)
-        return self._workflow.let_go(view, result, lettings, track)
+        gang.begin_release(result.places, preempts=not nominate)
+        return self._workflow.let_go(view, result, lettings, gang)
 
 
 def _without_expected(result: Plan, *, lower_minimum: bool = True) -> Plan:

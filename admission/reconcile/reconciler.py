@@ -1,7 +1,7 @@
-"""EDGE: batch admission. Watches gangs, asks the planner for whole ones, lets them go, or says why not.
+"""EDGE: batch admission. Reconciles gangs: has whole ones planned and released, or says why not.
 
-One loop on the event loop looks at one gang at a time, so plans never race each other; the writes of a planned gang
-run beside it. A gang is looked at when all who are to come are here or nobody came for the quiet time, and again when
+One loop on the event loop reconciles one gang at a time, so plans never race each other; the writes of a planned gang
+run beside it. A gang is reconciled when all who are to come are here or nobody came for the quiet time, and again when
 its pods change or when capacity may have appeared (`ClusterState.capacity_generation`); one that runs, when a pod is
 new to it or its PodGroup is gone. There is no state that a restart could lose: what was planned stands on the pods.
 """
@@ -11,19 +11,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Set
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence, Set
 from typing import Any, Final
 
 from admission.fairness.fairness import Fairness, Older, priority_of
 from admission.gangs.gang_view import GangView, complete, lost_partners, view_of
 from admission.gangs.template_revision import TemplateOf
 from admission.recognition.gang_identity import podgroup_name
-from admission.reconcile.gang_planner import Turn
-from admission.reconcile.gang_state import ReconcileSettings, Track
+from admission.reconcile.gang_planner import GangPlanner
+from admission.reconcile.gang_state import GangState, GangStatus, WaitReason
 from admission.reconcile.release_batching import ReleaseBatch
 from admission.reconcile.release_workflow import ReleaseWorkflow
 from admission.reconcile.retry_rounds import RetryRounds
-from admission.release.pod_group import group_names, is_ours
+from admission.reconcile.timing import ReconcileSettings
 from admission.report.wait_messages import for_group, for_lost
 from topology.clock import monotonic_s
 from topology.cluster.state import ClusterState, GangKey
@@ -45,7 +45,7 @@ class GangReconciler:
     def __init__(
         self,
         state: ClusterState,
-        turn: Turn,
+        planner: GangPlanner,
         workflow: ReleaseWorkflow,
         fairness: Fairness,
         *,
@@ -54,10 +54,10 @@ class GangReconciler:
         template_of: TemplateOf,
         settings: ReconcileSettings | None = None,
     ) -> None:
-        self._state, self._turn, self._workflow, self._fairness = state, turn, workflow, fairness
+        self._state, self._planner, self._workflow, self._fairness = state, planner, workflow, fairness
         self._pod_groups, self._replicas, self._template_of = pod_groups, replicas, template_of
         self._settings = settings or ReconcileSettings()
-        self._tracks: dict[GangKey, Track] = {}
+        self._gangs: dict[GangKey, GangState] = {}
         self._queue: set[GangKey] = set()  # those that may be due some time; a gang that runs is not
         self._wakeup = asyncio.Event()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -72,30 +72,32 @@ class GangReconciler:
         now = monotonic_s()
         for key in keys:
             pods = self._state.gangs().get(key)
-            track = self._tracks.get(key)
+            gang = self._gangs.get(key)
             if not pods:
-                if (gone := self._tracks.pop(key, None)) is not None:
-                    self._turn.give_back(key, gone)
-                    self._fairness.forget(key)
-                    self._free_those_behind(key)
-                    self._wakeup.set()
+                self._forget(key)
                 continue
-            if track is None:
-                track = self._tracks[key] = Track(last_arrival_s=now)
-            arrived = not pods.keys() <= track.known
+            if gang is None:
+                gang = self._gangs[key] = GangState(now)
+            if gang.waiting_gang is not None and pods.keys() != gang.pods:
+                self._enqueue_behind(key)  # it may rank behind them now
+            arrived = gang.observe(pods, now)
             if arrived:
-                track.last_arrival_s = now
                 self._batch.came(now)
-            if track.waiting and pods.keys() != track.known:
-                self._free_those_behind(key)  # it may rank behind them now
-            track.known, track.rank = set(pods), None
-            track.changed.set()
-            if track.runs and not arrived:
+            if gang.status is GangStatus.RUNNING and not arrived:
                 continue
-            track.dirty, track.runs = True, False
+            gang.enqueue()
             self._queue.add(key)
-            if not track.working:
+            if not gang.writing:
                 self._wakeup.set()
+
+    def _forget(self, key: GangKey) -> None:
+        """The gang has no pods any more."""
+        if (gang := self._gangs.pop(key, None)) is not None:
+            gang.gone()
+            self._planner.give_back(key, gang)
+            self._fairness.forget(key)
+            self._enqueue_behind(key)
+            self._wakeup.set()
 
     def capacity_appeared(self) -> None:
         """Something in the cluster changed; held gangs are asked again if room may have appeared."""
@@ -107,16 +109,17 @@ class GangReconciler:
 
     def owners_changed(self, uids: Set[str]) -> None:
         """These owners want another number of pods or another template; gangs that wait for theirs look again."""
-        for key in self._queue & self._tracks.keys():
+        for key in self._queue & self._gangs.keys():
             owners = (pod.metadata.controller for pod in self._state.gangs().get(key, {}).values())
             if any(owner is not None and owner.uid in uids for owner in owners):
-                self._tracks[key].dirty = True
+                self._gangs[key].enqueue()
         self._wakeup.set()
 
     def queues_changed(self) -> None:
         """A queue came, changed or went: gangs that wait for one look again."""
-        for track in self._tracks.values():
-            track.dirty |= track.awaits_queue
+        for gang in self._gangs.values():
+            if gang.awaits_queue:
+                gang.enqueue()
         self._wakeup.set()
 
     def pod_group_changed(self, group: PodGroup, *, came: bool = False, gone: bool = False) -> None:
@@ -124,20 +127,20 @@ class GangReconciler:
         meta = group.metadata
         self._fairness.commitments.group_changed(f"{meta.namespace}/{meta.name}")
         mine = (meta.namespace, meta.label(GANG))
-        if (track := self._tracks.get(mine)) is not None and gone:
-            track.group_made = track.runs = False
-        reported = [mine] if track is not None and not track.runs else []
+        if (gang := self._gangs.get(mine)) is not None and gone:
+            gang.group_lost()
+        due = [mine] if gang is not None and (gone or gang.status is not GangStatus.RUNNING) else []
         if came or gone:
-            reported += [k for k, t in self._tracks.items() if t.awaits_group == meta.name and k[0] == meta.namespace]
-        for key in reported:
-            self._tracks[key].dirty = True
+            due += [k for k, g in self._gangs.items() if k[0] == meta.namespace and _awaits(g, meta.name)]
+        for key in due:
+            self._gangs[key].enqueue()
             self._queue.add(key)
             self._wakeup.set()
 
     @property
     def plans(self) -> int:
         """Gangs planned so far."""
-        return self._turn.plans
+        return self._planner.plans
 
     @property
     def busy(self) -> bool:
@@ -151,8 +154,8 @@ class GangReconciler:
 
     def held_gangs(self) -> int:
         """Gangs that have been asked for and have somebody without a place."""
-        tracks = (self._tracks.get(key) for key in self._queue)
-        return sum(1 for track in tracks if track is not None and track.waiting_growth is not None)
+        gangs = (self._gangs.get(key) for key in self._queue)
+        return sum(1 for gang in gangs if gang is not None and gang.generation is not None)
 
     # --- the loop ------------------------------------------------------------------------------
 
@@ -178,14 +181,17 @@ class GangReconciler:
     def _take_over(self) -> None:
         """Before anything is planned: what a predecessor kept or booked for gangs that went stands nowhere."""
         now, gangs = monotonic_s(), self._state.gangs()
-        ranked = [key for key in sorted(self._tracks, key=self._rank) if key in gangs]
-        keep = [key for key in ranked if self._turn.may_keep(gangs[key].values())]
+        ranked = [key for key in sorted(self._gangs, key=self._ranked) if key in gangs]
+        keep = [key for key in ranked if self._planner.may_keep(gangs[key].values())]
         claim = [key for key in ranked if any(_awaits_capacity(pod) for pod in gangs[key].values())]
-        for key, take in (*((k, self._turn.keep_again) for k in keep), *((k, self._turn.claim_again) for k in claim)):
+        for key, take in (
+            *((k, self._planner.keep_again) for k in keep),
+            *((k, self._planner.claim_again) for k in claim),
+        ):
             try:
                 view = view_of(key, self._state.gang_pods(*key), self._template_of)
                 if view.started:
-                    take(self._tracks[key], view, now)
+                    take(self._gangs[key], view, now)
             except Exception:
                 log.exception("gang %s/%s could not be taken over", *key)
 
@@ -198,160 +204,188 @@ class GangReconciler:
         if self._fairness.claims.settle(self._state.gangs(), now):
             self._state.capacity_freed()
         self._rounds.begin(self._state.capacity_generation, now)
-        due = [key for key in self._queue if (track := self._tracks.get(key)) is not None and self._is_due(track, now)]
+        due = [key for key in self._queue if (gang := self._gangs.get(key)) is not None and self._is_due(gang, now)]
         if not due:
-            self._batch.close(now)
-            self._rounds.end(now)
-            self._queue = {key for key in self._queue if (t := self._tracks.get(key)) is not None and not t.at_rest}
-            queued = [self._tracks[key] for key in self._queue]
-            times = [at for t in queued if not t.working and (at := t.next_s) is not None]
-            if (round_s := self._rounds.next_s(self._state.capacity_generation)) is not None and self.held_gangs():
-                times.append(round_s)
-            if (claim_s := self._fairness.claims.next_s()) is not None:
-                times.append(claim_s)
-            return max(0.001, min(times) - now) if times else None
-        for key in sorted(due, key=self._rank):
-            track = self._tracks.get(key)
-            # One moment for all who are due: else the last in rank, looked at later, could be due before the first.
-            if track is None or not self._is_due(track, now):
-                continue  # a look before it changed that
-            waited = track.waiting
-            try:
-                self._read(key, now)
-            except Exception:
-                log.exception("gang %s/%s could not be looked at", *key)
-                track.dirty = False
-                self._later(track, now)
-            if waited and not track.waiting:
-                self._free_those_behind(key)
+            return self._rest(now)
+        for key in sorted(due, key=self._ranked):
+            self._reconcile_due(key, now)
             if monotonic_s() - now >= _STEP_S:
                 break
         self._rounds.spent(monotonic_s() - now)
         return 0.0
 
-    def _is_due(self, track: Track, now: float) -> bool:
-        if track.working:
+    def _rest(self, now: float) -> float | None:
+        """Nobody is due. Seconds until somebody is, None if only a change can bring that about."""
+        self._batch.close(now)
+        self._rounds.end(now)
+        self._queue = {key for key in self._queue if (g := self._gangs.get(key)) is not None and not g.at_rest}
+        queued = [self._gangs[key] for key in self._queue]
+        times = [at for gang in queued if not gang.writing and (at := gang.next_s) is not None]
+        if (round_s := self._rounds.next_s(self._state.capacity_generation)) is not None and self.held_gangs():
+            times.append(round_s)
+        if (claim_s := self._fairness.claims.next_s()) is not None:
+            times.append(claim_s)
+        return max(0.001, min(times) - now) if times else None
+
+    def _is_due(self, gang: GangState, now: float) -> bool:
+        if gang.writing:
             return False
-        if track.dirty or ((at := track.next_s) is not None and at <= now):
+        if gang.enqueued or ((at := gang.next_s) is not None and at <= now):
             return True
-        return self._rounds.covers(track.waiting_growth)
+        return self._rounds.covers(gang.generation)
 
-    def _rank(self, key: GangKey) -> tuple[int, str, GangKey]:
+    def _ranked(self, key: GangKey) -> tuple[int, str, GangKey]:
         """Higher priority first, then the gang whose first pod is oldest, then by name."""
-        track = self._tracks[key]
-        if track.rank is None:
+        gang = self._gangs[key]
+        rank = gang.rank
+        if rank is None:
             pods = self._state.gangs()[key].values()
-            oldest = min((p.metadata.creation_timestamp or "" for p in pods), default="")
-            track.rank = -priority_of(tuple(pods)), oldest
-        return *track.rank, key
+            rank = -priority_of(tuple(pods)), min((p.metadata.creation_timestamp or "" for p in pods), default="")
+            gang.ranked(rank)
+        return *rank, key
 
-    def _later(self, track: Track, now: float) -> None:
-        track.tries += 1
-        track.due_s = now + min(self._settings.retry_s * 2 ** (track.tries - 1), self._settings.retry_cap_s)
+    def _reconcile_due(self, key: GangKey, now: float) -> None:
+        """One gang that was due at `now`, which is one moment for all who are: else the last in rank, reconciled later,
+        could be due before the first. A bug costs this gang only."""
+        gang = self._gangs.get(key)
+        if gang is None or not self._is_due(gang, now):
+            return  # a reconcile before it changed that
+        waited = gang.waiting_gang is not None
+        try:
+            self.reconcile(key, now)
+        except Exception:
+            log.exception("gang %s/%s could not be reconciled", *key)
+            for uid in gang.abandon():
+                self._state.unassume(uid)
+            gang.dequeue()
+            gang.back_off(now, self._settings.retry_s, self._settings.retry_cap_s)
+        if waited and gang.waiting_gang is None:
+            self._enqueue_behind(key)
 
-    def _read(self, key: GangKey, now: float) -> None:
-        track = self._tracks[key]
-        retry_s = track.due_s
-        if track.reserved_until_s is not None and now >= track.reserved_until_s:
+    def reconcile(self, key: GangKey, now: float) -> None:
+        """Bring one gang as far as it can come now."""
+        gang = self._gangs[key]
+        if gang.reservation_over(now):
             log.info("gang %s/%s: the room kept for pods to come is given back", *key)
-            self._turn.give_back(key, track)
-        track.dirty, track.due_s, track.behind = False, None, None
-        self._check_group(key, track, now)
+            self._planner.give_back(key, gang)
+        due_s = gang.dequeue()
+        gang.check_group(f"{key[0]}/{podgroup_name(key[1])}" in self._pod_groups, now)
         pods = self._state.gang_pods(*key)
-        none_held = not any(pod.has_gate(GATE) for pod in pods)
-        if track.reserved and none_held and not self._workflow.more_later(pods):
-            log.info("gang %s/%s: nobody is to come any more for whom room was kept", *key)
-            self._turn.give_back(key, track)
-        if none_held:
-            track.releasing, track.unconfirmed = set(), []
-        if track.group_made and none_held:
-            track.waiting_growth = None  # all of it was let go
-            track.runs = track.at_rest
-            return
-        view = view_of(key, pods, self._template_of)
-        track.releasing &= {p.metadata.uid for p in view.held}
-        if track.releasing:
-            track.unconfirmed = [
-                release for release in track.unconfirmed if release.pod.metadata.uid in track.releasing
-            ]
-            if track.unconfirmed and retry_s is not None and retry_s > now:
-                track.due_s = retry_s
-            elif track.unconfirmed:
-                self._start(key, track, self._workflow.settle(track))
-            return  # our own writes are on their way back to us; the watch will wake us
-        if not view.members:
-            track.waiting_growth = None
-            self._repair(key, track, view)
-            track.runs = none_held and track.at_rest
-            return
-        if not complete(view, self._replicas()):
-            quiet_at = track.last_arrival_s + self._settings.quiet_s
-            if now < quiet_at:
-                track.due_s = quiet_at
+        none_gated = not any(pod.has_gate(GATE) for pod in pods)
+        if none_gated:
+            self._end_reservation(key, gang, pods)
+            gang.confirm(frozenset())
+            if gang.group_made:
+                gang.all_released()
                 return
-        missing = self._missing_group(view)
-        track.awaits_group = missing or ""
-        if missing:
-            track.waiting_growth = None
-            self._turn.report(view.held, for_group(missing))
-            self._repair(key, track, view)
-            return
-        if lost := lost_partners(view, self._state.table()):
-            track.waiting_gang = None
-            self._turn.wait(track, view.held, for_lost(lost))  # a node that comes back, or a pod that goes, is growth
-            self._repair(key, track, view)
-            return
-        work = self._turn.take(track, view, now, lambda: self._older(key))
-        if work is not None:
-            self._free_those_behind(key)
-            self._start(key, track, work)
-        else:
-            self._repair(key, track, view)
+        view = view_of(key, pods, self._template_of)
+        if not gang.confirm({p.metadata.uid for p in view.held}):
+            self._retry_unconfirmed(key, gang, due_s, now)
+        elif not view.members:
+            self._nobody_to_plan(gang, view, none_gated)
+        elif not (self._arriving(gang, view, now) or self._lacks_others(gang, view)):
+            work = self._planner.plan(gang, view, now, lambda: self._ahead(key))
+            if work is None:
+                self._repair(key, gang, view)
+            else:
+                self._enqueue_behind(key)
+                self._start(key, gang, work)
 
-    def _repair(self, key: GangKey, track: Track, view: GangView) -> None:
+    def _end_reservation(self, key: GangKey, gang: GangState, pods: Sequence[Pod]) -> None:
+        """Capacity is reserved for nobody once no more pods are to come."""
+        if gang.reserved and not self._workflow.more_later(pods):
+            log.info("gang %s/%s: nobody is to come any more for whom room was kept", *key)
+            self._planner.give_back(key, gang)
+
+    def _retry_unconfirmed(self, key: GangKey, gang: GangState, due_s: float | None, now: float) -> None:
+        """Our own writes are on their way back to us, and the watch enqueues the gang then; writes of which nobody
+        can say how they ended are done again."""
+        if gang.unconfirmed and due_s is not None and due_s > now:
+            gang.requeue_at(due_s)
+        elif gang.unconfirmed:
+            gang.retry_release()
+            self._start(key, gang, self._workflow.settle(gang))
+
+    def _nobody_to_plan(self, gang: GangState, view: GangView, none_gated: bool) -> None:
+        gang.plan_left_out_nobody()
+        gang.wait_for(WaitReason.NOBODY_TO_PLAN)
+        self._repair(view.key, gang, view)
+        if none_gated and not gang.writing:
+            gang.all_released()
+
+    def _arriving(self, gang: GangState, view: GangView, now: float) -> bool:
+        """Others of it are to come, and came a moment ago."""
+        if complete(view, self._replicas()):
+            return False
+        quiet_at = gang.last_arrival_s + self._settings.quiet_s
+        if now >= quiet_at:
+            return False
+        gang.wait_for(WaitReason.ARRIVALS)
+        gang.requeue_at(quiet_at)
+        return True
+
+    def _lacks_others(self, gang: GangState, view: GangView) -> bool:
+        """What it needs of others is not there: the PodGroup that it names, or the nodes of its partners."""
+        if missing := self._workflow.missing_group(view):
+            gang.plan_left_out_nobody()
+            gang.wait_for(WaitReason.POD_GROUP, pod_group=missing)
+            self._planner.report(view.held, for_group(missing))
+        elif lost := lost_partners(view, self._state.table()):
+            gang.plan_left_out(
+                self._state.capacity_generation, None
+            )  # a node that comes back, or a pod that goes, is growth
+            gang.wait_for(WaitReason.LOST_PARTNERS)
+            self._planner.report(view.held, for_lost(lost))
+        else:
+            return False
+        self._repair(view.key, gang, view)
+        return True
+
+    def _repair(self, key: GangKey, gang: GangState, view: GangView) -> None:
         """Make a PodGroup that released pods lack. Whoever can join them goes first, and makes it: while a gang's
         writes are under way others are planned, and what it waits for must not go to them."""
-        if view.started and self._needs_group(view, track):
-            self._start(key, track, self._workflow.make_group(view, track, None))
+        if view.started and self._workflow.needs_group(view, gang):
+            gang.begin_grouping()
+            self._start(key, gang, self._workflow.make_group(view, gang, None))
 
-    def _older(self, key: GangKey) -> Older:
+    def _ahead(self, key: GangKey) -> Older:
         """Gangs below their minimum that wait and rank before this one, first in rank first."""
-        mine = self._rank(key)
+        mine = self._ranked(key)
         waiting = {
-            other: t.waiting_gang
+            other: waiting_gang
             for other in self._queue
-            if other != key and (t := self._tracks.get(other)) is not None and t.waiting and t.waiting_gang is not None
+            if other != key
+            and (g := self._gangs.get(other)) is not None
+            and (waiting_gang := g.waiting_gang) is not None
         }
-        return {other: waiting[other] for other in sorted(waiting, key=self._rank) if self._rank(other) < mine}
+        return {other: waiting[other] for other in sorted(waiting, key=self._ranked) if self._ranked(other) < mine}
 
-    def _free_those_behind(self, key: GangKey) -> None:
+    def _enqueue_behind(self, key: GangKey) -> None:
         """Whoever waited behind this gang is asked again."""
-        for track in self._tracks.values():
-            if track.behind == key:
-                track.behind, track.dirty = None, True
+        for gang in self._gangs.values():
+            if gang.behind == key:
+                gang.enqueue()
 
     # --- beside the loop -----------------------------------------------------------------------
 
-    def _start(self, key: GangKey, track: Track, work: Coroutine[Any, Any, bool]) -> None:
-        track.working = True
-
+    def _start(self, key: GangKey, gang: GangState, work: Coroutine[Any, Any, bool]) -> None:
         async def guarded() -> None:
             done = False
             try:
                 done = await work
             except Exception:
-                log.exception("gang %s/%s could not be let go", *key)
-                for uid in track.releasing:
+                log.exception("gang %s/%s could not be released", *key)
+                for uid in gang.releasing:
                     self._state.unassume(uid)
-                track.releasing, track.unconfirmed = set(), []
+                gang.not_released(gang.releasing)
             finally:
-                track.working, self._ended_s = False, monotonic_s()
+                self._ended_s = monotonic_s()
                 self._batch.done(task)
                 self._queue.add(key)
-                if done:
-                    track.tries, track.dirty = 0, True
-                else:
-                    self._later(track, monotonic_s())
+                if gang.status is not GangStatus.GONE:
+                    gang.writes_ended(done=done)
+                    if not done:
+                        gang.back_off(self._ended_s, self._settings.retry_s, self._settings.retry_cap_s)
                 self._wakeup.set()
 
         task = asyncio.create_task(guarded(), name=f"gang {key[0]}/{key[1]}")
@@ -359,25 +393,10 @@ class GangReconciler:
         self._batch.went(task)
         task.add_done_callback(self._tasks.discard)
 
-    def _check_group(self, key: GangKey, track: Track, now: float) -> None:
-        """A PodGroup that we made and that went while its watch was away was never seen, so nobody says it is gone."""
-        if track.group_check_s is None:
-            return
-        shown = f"{key[0]}/{podgroup_name(key[1])}" in self._pod_groups
-        if shown or now >= track.group_check_s:
-            track.group_made, track.group_check_s = shown, None
 
-    def _needs_group(self, view: GangView, track: Track) -> bool:
-        """Released pods stand without a PodGroup of ours (a predecessor died, or somebody deleted it)."""
-        names = [name for name in group_names(view) if is_ours(name, view.key[1])]
-        return not track.group_made and any(f"{view.key[0]}/{name}" not in self._pod_groups for name in names)
-
-    def _missing_group(self, view: GangView) -> str | None:
-        """A PodGroup of somebody else that the gang's pods name and that does not exist yet."""
-        for name in sorted(group_names(view)):
-            if not is_ours(name, view.key[1]) and f"{view.key[0]}/{name}" not in self._pod_groups:
-                return name
-        return None
+def _awaits(gang: GangState, pod_group: str) -> bool:
+    """It waits for this PodGroup of somebody else."""
+    return gang.wait is not None and gang.wait.pod_group == pod_group
 
 
 def _awaits_capacity(pod: Pod) -> bool:

@@ -13,7 +13,7 @@ class ReleaseBatch:
     """The gangs that were planned together and are being let go. All times are monotonic seconds."""
 
     def __init__(self, limit_s: float, settle_s: float) -> None:
-        self._limit_s, self._calm_s = limit_s, settle_s
+        self._limit_s, self._settle_s = limit_s, settle_s
         self._came_s = -settle_s
         self._releasing: set[object] = set()
         self._closed_s: float | None = None
@@ -44,7 +44,7 @@ class ReleaseBatch:
             return 0.0
         left_s = self._closed_s + self._limit_s - now_s
         if not self._releasing:
-            left_s = min(left_s, self._came_s + self._calm_s - now_s)
+            left_s = min(left_s, self._came_s + self._settle_s - now_s)
         if left_s > 0.0:
             return left_s
         self._releasing, self._closed_s = set(), None

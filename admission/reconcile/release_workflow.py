@@ -1,7 +1,7 @@
 """EDGE: what happens beside the loop once a gang has a plan: nominate, release, wait to see it, make the PodGroup.
 
 Each step may be repeated, by us or by a successor; a step that fails gives the room back or keeps it until somebody can
-say how the write ended (`Track.unconfirmed`).
+say how the write ended (`GangState.unconfirmed`).
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Final, Protocol
 from admission.gangs.gang_view import GangView, view_of
 from admission.gangs.template_revision import TemplateOf, no_template
 from admission.recognition.replica_group import units_by_uid
-from admission.reconcile.gang_state import ReconcileSettings, Track
+from admission.reconcile.gang_state import GangState
+from admission.reconcile.timing import ReconcileSettings
 from admission.release.pod_group import TopOwner, differs, group_names, is_ours, wanted_pod_group
 from admission.release.pod_group_schema import OPTIONAL
 from admission.release.pod_writer import PodRelease, PodWriter
@@ -54,15 +55,15 @@ class ReleaseWorkflow:
         self._under_way = 0
         self.known_fields: frozenset[str] = frozenset(OPTIONAL)  # of a PodGroup, in this cluster
 
-    async def let_go(self, view: GangView, result: Plan, lettings: Sequence[PodRelease], track: Track) -> bool:
+    async def let_go(self, view: GangView, result: Plan, lettings: Sequence[PodRelease], gang: GangState) -> bool:
         """As `_let_go`, counted while it is under way."""
         self._under_way += 1
         try:
-            return await self._let_go(view, result, lettings, track)
+            return await self._let_go(view, result, lettings, gang)
         finally:
             self._under_way -= 1
 
-    async def _let_go(self, view: GangView, result: Plan, lettings: Sequence[PodRelease], track: Track) -> bool:
+    async def _let_go(self, view: GangView, result: Plan, lettings: Sequence[PodRelease], gang: GangState) -> bool:
         """Nominate, release, PodGroup. Pods that cannot go are given back; with too few left nobody goes."""
         nominated = await self.pod_writer.nominate(lettings)
         ready = nominated & self._state.gangs().get(view.key, {}).keys()  # some may have gone meanwhile
@@ -72,16 +73,16 @@ class ReleaseWorkflow:
         ready = {uid for uid in ready if units.get(uid) not in split_groups}
         if not self._still_enough(result, ready):
             ready = set()
-        self._give_back([release for release in lettings if release.pod.metadata.uid not in ready], track)
+        self._give_back([release for release in lettings if release.pod.metadata.uid not in ready], gang)
         if not ready:
             if view.started:  # those that went before need it all the same
-                await self.make_group(view, track, None)
+                await self.make_group(view, gang, None)
             return False
         lettings, planned = [x for x in lettings if x.pod.metadata.uid in ready], len(lettings)
-        released = await self._release(lettings, track)
-        await self._shown(view.key, track, released)
+        released = await self._release(lettings, gang)
+        await self._shown(view.key, gang, released)
         # No PodGroup for nobody: Volcano would look at it before the pods have their nominations.
-        grouped = bool(released) and await self.make_group(view, track, result)
+        grouped = bool(released) and await self.make_group(view, gang, result)
         return grouped and len(released) == planned
 
     def _homeless(self, lettings: Sequence[PodRelease]) -> set[str]:
@@ -89,14 +90,14 @@ class ReleaseWorkflow:
         nodes = self._state.table().index
         return {release.pod.metadata.uid for release in lettings if release.node and release.node not in nodes}
 
-    async def _release(self, lettings: Sequence[PodRelease], track: Track) -> set[str]:
+    async def _release(self, lettings: Sequence[PodRelease], gang: GangState) -> set[str]:
         """The uids that are known to be let go. Where nobody can say, the pod keeps its room until somebody can."""
         released, unconfirmed = await self.pod_writer.release(lettings)
-        track.unconfirmed = [release for release in lettings if release.pod.metadata.uid in unconfirmed]
-        self._give_back([x for x in lettings if x.pod.metadata.uid not in released | unconfirmed], track)
+        gang.release_unconfirmed([x for x in lettings if x.pod.metadata.uid in unconfirmed])
+        self._give_back([x for x in lettings if x.pod.metadata.uid not in released | unconfirmed], gang)
         return released
 
-    async def _shown(self, key: GangKey, track: Track, uids: Set[str]) -> None:
+    async def _shown(self, key: GangKey, gang: GangState, uids: Set[str]) -> None:
         """Until our own watch shows the gates open, with a limit.
 
         Volcano watches pods and PodGroups apart. A PodGroup that it sees first makes it try the gang with gated pods:
@@ -107,21 +108,22 @@ class ReleaseWorkflow:
             pods = self._state.gangs().get(key, {})
             if not any(pods[uid].has_gate(GATE) for uid in uids if uid in pods):
                 break
-            track.changed.clear()
+            gang.changed.clear()
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(left):
-                    await track.changed.wait()
+                    await gang.changed.wait()
         await asyncio.sleep(min(self.settings.other_watch_s, _LAG_PER_GANG_S * self._under_way))
 
-    async def settle(self, track: Track) -> bool:
+    async def settle(self, gang: GangState) -> bool:
         """Once more for the pods in doubt: whatever the answer, it says how the first write ended."""
-        await self._release(track.unconfirmed, track)
-        return not track.unconfirmed
+        await self._release(gang.unconfirmed, gang)
+        return not gang.unconfirmed
 
-    def _give_back(self, lettings: Iterable[PodRelease], track: Track) -> None:
-        for release in lettings:
-            self._state.unassume(release.pod.metadata.uid)
-            track.releasing.discard(release.pod.metadata.uid)
+    def _give_back(self, lettings: Iterable[PodRelease], gang: GangState) -> None:
+        uids = {release.pod.metadata.uid for release in lettings}
+        for uid in uids:
+            self._state.unassume(uid)
+        gang.not_released(uids)
 
     @staticmethod
     def _still_enough(result: Plan, uids: set[str]) -> bool:
@@ -132,7 +134,7 @@ class ReleaseWorkflow:
             for phase in PHASES
         )
 
-    async def make_group(self, view: GangView, track: Track, result: Plan | None) -> bool:
+    async def make_group(self, view: GangView, gang: GangState, result: Plan | None) -> bool:
         """Apply the gang's own PodGroup if it is missing or was changed. Groups of others are left alone."""
         for name, pods in sorted(group_names(view).items()):
             if not is_ours(name, view.key[1]):
@@ -143,16 +145,16 @@ class ReleaseWorkflow:
                 view, pods, self._top_owner, annotations, self.more_later, self.known_fields, releasing
             )
             existing = self._pod_groups.get(f"{view.key[0]}/{name}")
-            if track.preempts or existing is None or existing.spec.min_resources is None:
+            if gang.preempts or existing is None or existing.spec.min_resources is None:
                 # Volcano's enqueue action compares these with what is free: not before the gang runs
                 # (`MinResourcesWriter`).
                 del wanted["spec"]["minResources"]
             if existing is not None and not differs(existing, wanted):
-                track.group_made = True
+                gang.group_found()
                 continue
             if not await self.pod_writer.apply_pod_group(wanted):
                 return False
-            track.group_made, track.group_check_s = True, monotonic_s() + self.settings.group_shown_s
+            gang.group_written(monotonic_s() + self.settings.group_shown_s)
         return True
 
     def needs_of(self, key: GangKey) -> dict[str, str]:
@@ -161,3 +163,15 @@ class ReleaseWorkflow:
         wanted = wanted_pod_group(view, view.bound, self._top_owner, {}, self.more_later, self.known_fields)
         needs: dict[str, str] = wanted["spec"]["minResources"]
         return needs
+
+    def needs_group(self, view: GangView, gang: GangState) -> bool:
+        """Released pods stand without a PodGroup of ours (a predecessor died, or somebody deleted it)."""
+        names = [name for name in group_names(view) if is_ours(name, view.key[1])]
+        return not gang.group_made and any(f"{view.key[0]}/{name}" not in self._pod_groups for name in names)
+
+    def missing_group(self, view: GangView) -> str | None:
+        """A PodGroup of somebody else that the gang's pods name and that does not exist yet."""
+        for name in sorted(group_names(view)):
+            if not is_ours(name, view.key[1]) and f"{view.key[0]}/{name}" not in self._pod_groups:
+                return name
+        return None

@@ -139,7 +139,7 @@ def facts(controller: Controller, view: GangView) -> Snapshot:
     """What the gang could be planned on."""
     snapshot = controller.state.snapshot(0.0, 0.0)
     snapshot = controller.batch._fairness.claims.laid_over(snapshot)
-    return snapshot.without_assumed(controller.batch._tracks[view.key].reserved)
+    return snapshot.without_assumed(controller.batch._gangs[view.key].reserved)
 
 
 # --- why a gang has no place -------------------------------------------------------------------
@@ -250,8 +250,8 @@ def _waits_wrongly(controller: Controller, pod: Pod, reported: WaitMessage) -> s
     match kind:
         case "behind":
             older = tuple(rest.split("/"))
-            track = batch._tracks.get(older)  # type: ignore[arg-type]
-            if track is None or not track.waiting or batch._rank(older) > batch._rank(key):  # type: ignore[arg-type]
+            gang = batch._gangs.get(older)  # type: ignore[arg-type]
+            if gang is None or gang.waiting_gang is None or batch._ranked(older) > batch._ranked(key):  # type: ignore[arg-type]
                 return "that gang does not wait, or is younger"
             limit = batch._fairness._overtaking._limit
             return "" if batch._fairness.passed(older) >= limit else "it may be passed"  # type: ignore[arg-type]
@@ -268,7 +268,7 @@ def _waits_wrongly(controller: Controller, pod: Pod, reported: WaitMessage) -> s
         case "queue":
             return _short_wrongly(controller, key, rest, reported.text)
         case "preemption":
-            return "" if pod.metadata.uid in batch._tracks[key].releasing else "it is not let go"
+            return "" if pod.metadata.uid in batch._gangs[key].releasing else "it is not let go"
         case "unplaced" | "withdrawn":  # whether its node was full is judged where that is decided, in test_renew
             return "it is held or bound" if pod.has_gate(GATE) or pod.spec.node_name else ""
         case _:
@@ -298,5 +298,5 @@ def _short_wrongly(controller: Controller, key: tuple[str, str], rest: str, text
             on_its_way = not pod.has_gate(GATE) or controller.state.is_assumed(uid)
             surely += gpus if on_its_way and not pod.spec.node_name else 0
             perhaps += gpus if on_its_way else 0
-        perhaps += 2 * int(other != key and bool(controller.batch._tracks[other].reserved))
+        perhaps += 2 * int(other != key and bool(controller.batch._gangs[other].reserved))
     return "" if capability - perhaps <= left or left == 0 else f"{left} left, at least {capability - perhaps}"

@@ -44,7 +44,7 @@ async def controlling(
     async with await KubeApi.connect(cluster.kubeconfig(folder / "kubeconfig"), rng=Impatient()) as api:
         controller = Controller(api, load(ControllerSettings, quiet=quiet, **settings))
         batch = controller.batch
-        batch._settings = batch._workflow.settings = batch._turn.settings = dataclasses.replace(
+        batch._settings = batch._workflow.settings = batch._planner.settings = dataclasses.replace(
             batch._settings, retry_s=retry_s, other_watch_s=0.0, group_shown_s=GROUP_SHOWN_S
         )
         async with running(controller.run()):

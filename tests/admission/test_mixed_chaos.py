@@ -127,7 +127,7 @@ async def the_end(world: World, evaluate: Judge, controller: Controller) -> None
     for pod in pods_of(cluster):
         world.remove("pods", NAMESPACE, pod["metadata"]["name"])
     await until(lambda: not controller.state.gangs() and not controller.batch.busy)
-    await until(lambda: not controller.batch._tracks)
+    await until(lambda: not controller.batch._gangs)
     state = controller.state
     assert (state._held, state._assumed, dict(state._holds), state._shapes) == ({}, {}, {}, {})
     assert not state.snapshot(0.0, 0.0).used.any()

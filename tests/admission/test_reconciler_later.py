@@ -135,7 +135,7 @@ async def test_an_owner_that_wants_fewer_is_not_waited_for(cluster: FileCluster,
 async def inspected(controller: Controller) -> None:
     """The loop has seen both pods and found that others are to come."""
     await until(lambda: len(controller.state.gang_pods(NAMESPACE, "chat")) == 2)
-    await until(lambda: all(not track.dirty for track in controller.batch._tracks.values()))
+    await until(lambda: all(not gang.enqueued for gang in controller.batch._gangs.values()))
 
 
 # --- labels ------------------------------------------------------------------------------------

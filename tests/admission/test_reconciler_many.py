@@ -129,7 +129,7 @@ async def test_while_room_appears_all_the_time_every_held_gang_is_asked(
         await until(lambda: controller.batch.held_gangs() == 4)
         # What was written on the pods came back: nobody is asked for any other reason than room.
         await until(lambda: all(explained(pod) for pod in pods_of(cluster)) and known(controller) == versions(cluster))
-        await until(lambda: all(not track.dirty for track in controller.batch._tracks.values()))
+        await until(lambda: all(not gang.enqueued for gang in controller.batch._gangs.values()))
         asked = restless(controller, monkeypatch)
         controller.state.unassume("nobody")
         cluster.change("nodes", "", "n1", {"metadata": {"labels": {"news": "yes"}}})

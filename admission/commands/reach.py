@@ -21,10 +21,10 @@ from topology.bad_input import BadInput
 from topology.clock import parse_rfc3339_s
 from topology.measured.file import merged, parse_place, read_measured_file, write_measured_file
 from topology.measured.importing import samples_of
-from topology.measured.measurement import MAX_TEXT_CHARS, Readout
 from topology.measured.show import COLUMNS, group_line, readout_json, row_of, saved_line
 from topology.measured.store import Pair
-from topology.measured.values import MeasuredPlace, Sample
+from topology.reach.measured_values import MeasuredPlace, Sample
+from topology.reach.measurement import MAX_TEXT_CHARS, Readout
 from topology.readers.measurements import read_measurements
 
 ROWS_SHOWN: Final = 24

@@ -18,8 +18,8 @@ from topology.facts.age import FactPart, Freshness
 from topology.facts.report import NodeFacts
 from topology.hub.state import HubState
 from topology.measured.probe_plan import Order, ProbePlan
-from topology.measured.values import RDMA, TCP
 from topology.reach.domains import DomainChain
+from topology.reach.measured_values import RDMA, TCP
 
 TURN_S: Final = 5.0
 ROUNDS: Final = 100

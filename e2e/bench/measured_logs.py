@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from topology.measured.measurement import Direction, Measurement, Scope
 from topology.reach.link_rows import Hardware
+from topology.reach.measurement import Direction, Measurement, Scope
 from topology.readers.measurements import read_measurements
 
 STREAM_BYTES: Final = 16 * 2**20

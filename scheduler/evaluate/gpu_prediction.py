@@ -7,8 +7,7 @@ whether better ones were there. It looks at one node, never at the whole table, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from scheduler.model.gpu_pick import GpuPick
 from scheduler.model.request import PodRequest
 from topology.cluster.snapshot import Snapshot
 from topology.gpus.allocations import held_row
@@ -18,26 +17,6 @@ from topology.gpus.gpu_request import GpuRequest, whole_gpus
 from topology.gpus.gpu_row import EVERYTHING, GpuRow, choose, empty_row, put
 from topology.gpus.roots import whole_in_use
 from topology.gpus.sets import GpuSet, best_set, evaluate_set, plugin_set
-
-
-@dataclass(frozen=True, slots=True)
-class GpuPick:
-    """Cards by index. `predicted`: somebody else picks. `joined`: the word of their worst pair, empty for one card or
-    where nobody knows it. `network`: how many have a network card beside them, or one on a rail of the partner's cards;
-    empty where that is not known. `better`: the best set that was free and its word, where it is better than this one.
-    """
-
-    gpus: tuple[int, ...]
-    predicted: bool = True
-    joined: str = ""
-    better: str = ""
-    network: str = ""
-
-    def show(self) -> str:
-        """`0,1 (PIX)`, `2,3 (SYS; 4,5 would be PIX)`, `0,1 (PIX; 2 of 2 on the partner's rails)`."""
-        named = ",".join(map(str, self.gpus))
-        value = "; ".join(part for part in (self.joined, self.network, self.better) if part)
-        return f"{named} ({value})" if value else named
 
 
 def gpu_pick(snapshot: Snapshot, request: PodRequest, node: int, partner: int | None = None) -> GpuPick | None:

@@ -14,17 +14,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduler.model.gang_group import Group, group_of
 from topology.gpus.roots import RootCapacity
 from topology.labels import DECODE, PREFILL
 
 Ints = NDArray[np.int64]
-
-
-class Group(NamedTuple):
-    """GPUs that belong under one root, and how many such groups there are."""
-
-    gpus: int
-    groups: int
 
 
 class RootFit(NamedTuple):
@@ -43,15 +37,6 @@ class RootFit(NamedTuple):
     def of(self, node: int) -> tuple[int, int] | None:
         """(fit, wanted) of one node; None where the roots are not known or nothing would fit anyway."""
         return (int(self.fit[node]), int(self.wanted[node])) if self.wanted[node] else None
-
-
-def group_of(prefill_gpus: Sequence[int], decode_gpus: Sequence[int]) -> Group | None:
-    """The groups of a gang by the GPUs of each of its pods; None without both phases, or without GPUs."""
-    count = min(len(prefill_gpus), len(decode_gpus))
-    if not count:
-        return None
-    gpus = sum(max(each) * -(-len(each) // count) for each in (prefill_gpus, decode_gpus))
-    return Group(gpus, count) if gpus else None
 
 
 def root_fit(capacity: RootCapacity, size: int, group: Group) -> RootFit:

@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from scheduler.evaluate.gpu_prediction import GpuPick
+from scheduler.model.gpu_pick import GpuPick
 from scheduler.model.request import GangRequest, PodRequest
 from scheduler.model.verdict import Verdict, VerdictCode
 from topology.cluster.isochrone_sets import NodeSet

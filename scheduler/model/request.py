@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from scheduler.evaluate.pci_affinity import Group, group_of
+from scheduler.model.gang_group import Group, group_of
 from topology.gpus.allocations import GpuAllocation, allocation_of_request
 from topology.gpus.gpu_request import GpuRequest
 from topology.gpus.request import readable_gpus

@@ -10,8 +10,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final
 
-from scheduler.evaluate.gpu_prediction import GpuPick, gpu_pick
+from scheduler.evaluate.gpu_prediction import gpu_pick
 from scheduler.model.decision import Decision, PairReach, Plan
+from scheduler.model.gpu_pick import GpuPick
 from scheduler.model.request import PodRequest
 from topology.bad_input import BadInput
 from topology.cluster.snapshot import Assumed, NodeTable, Snapshot
@@ -21,7 +22,7 @@ from topology.graph.network_map import NetworkMap
 from topology.graph.of_facts import gpu_names, of_facts
 from topology.graph.parts import Topology
 from topology.labels import PREFILL
-from topology.measured.values import RDMA
+from topology.reach.measured_values import RDMA
 from topology.reach.model import NO_DOMAIN
 
 MOST_MACHINES: Final = 8

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from scheduler.evaluate.pci_affinity import Group, group_of, root_fit, split_share
+from scheduler.evaluate.pci_affinity import root_fit, split_share
 from scheduler.explain.annotation import placement_block
 from scheduler.model.decision import NANO
+from scheduler.model.gang_group import Group, group_of
 from scheduler.model.request import GangRequest
 from scheduler.planning.plan import plan
 from tests.scheduler.case_files import of_kind

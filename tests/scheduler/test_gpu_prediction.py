@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import itertools
 
-from scheduler.evaluate.gpu_prediction import GpuPick, gpu_pick, partner_rails
+from scheduler.evaluate.gpu_prediction import gpu_pick, partner_rails
 from scheduler.explain.annotation import placement_block
 from scheduler.extender.decide import decide
+from scheduler.model.gpu_pick import GpuPick
 from scheduler.model.request import GangRequest, PodRequest
 from scheduler.model.verdict import VerdictCode
 from scheduler.planning.plan import plan

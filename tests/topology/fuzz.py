@@ -22,8 +22,8 @@ from topology.graph.export import as_dict, as_dot
 from topology.graph.network_map import NetworkMap
 from topology.graph.parts import PartKind, Topology
 from topology.graph.text import picture
-from topology.measured.measurement import Readout
 from topology.measured.show import readout_json
+from topology.reach.measurement import Readout
 from topology.readers import formats
 from topology.readers import ibnetdiscover as read_ibnetdiscover
 from topology.readers import node_labels as read_labels

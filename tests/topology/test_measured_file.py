@@ -11,8 +11,8 @@ import pytest
 from topology.bad_input import BadInput
 from topology.measured.file import parse_place, read_measured_file, write_measured_file
 from topology.measured.importing import samples_of, thinned
-from topology.measured.measurement import End, Measurement, Readout
-from topology.measured.values import LEAF, NODE, MeasuredPlace, Sample
+from topology.reach.measured_values import LEAF, NODE, MeasuredPlace, Sample
+from topology.reach.measurement import End, Measurement, Readout
 
 AT = 1_796_032_800.0  # 2026-11-30T10:00:00Z
 N1, N2 = MeasuredPlace(NODE, "n1"), MeasuredPlace(NODE, "n2")

@@ -20,8 +20,8 @@ from topology.cluster.state import ClusterState
 from topology.facts.report import ReachSample
 from topology.measured.reach import MeasuredReach
 from topology.measured.store import Pair
-from topology.measured.values import LEAF, NODE, TIERS, ZONE, Curve, MeasuredPlace, Sample, curve_of
 from topology.objects import Node
+from topology.reach.measured_values import LEAF, NODE, TIERS, ZONE, Curve, MeasuredPlace, Sample, curve_of
 from topology.reach.model import ReachModel
 
 NOW = 1_000_000.0

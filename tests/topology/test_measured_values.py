@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from topology.measured.measurement import Direction, Measurement
 from topology.measured.store import MeasurementStore
-from topology.measured.values import NODE, Curve, MeasuredPlace, Sample, curve_of, sample_of
+from topology.reach.measured_values import NODE, Curve, MeasuredPlace, Sample, curve_of, sample_of
+from topology.reach.measurement import Direction, Measurement
 
 NOW = 1_000_000.0
 KIB = 1024

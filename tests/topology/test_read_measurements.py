@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from topology.bad_input import BadInput
-from topology.measured.measurement import TAIL, Direction, End, GroupTime, Measurement, Scope
+from topology.reach.measurement import TAIL, Direction, End, GroupTime, Measurement, Scope
 from topology.readers.measurements import read_measurements
 
 SENDRECV = """\

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from topology.bad_input import BadInput
-from topology.measured.measurement import Direction, Measurement, Readout, Scope
+from topology.reach.measurement import Direction, Measurement, Readout, Scope
 from topology.readers.measurements import read_measurements
 
 ROOT = Path(__file__).resolve().parents[2]

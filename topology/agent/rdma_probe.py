@@ -155,7 +155,7 @@ def _device(facts: NodeFacts | None) -> tuple[Nic, int, int] | None:
 
 def _summary(text: str, size: int) -> ProbeSummary:
     """The one row of the program's table. Raises BadInput."""
-    from topology.measured.measurement import TAIL, Direction
+    from topology.reach.measurement import TAIL, Direction
     from topology.readers.perftest import read_perftest  # read only where a probe was made
 
     rows = [row for row in read_perftest(text, "ib_write_lat").pairs if row.size_bytes == size and row.p50_us]

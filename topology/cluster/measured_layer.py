@@ -14,7 +14,7 @@ from topology.cluster.snapshot import NodeTable
 from topology.facts.report import ReachSample
 from topology.measured.reach import Known, MeasuredReach
 from topology.measured.store import MAX_PAIRS, MeasurementStore, Pair
-from topology.measured.values import NODE, PROBE_FRESH_S, MeasuredPlace, Sample
+from topology.reach.measured_values import NODE, PROBE_FRESH_S, MeasuredPlace, Sample
 
 RENEW_S: Final = 5.0
 AGE_S: Final = 30.0

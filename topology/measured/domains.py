@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.labels import DEFAULT_REACH_SIZE_BYTES
-from topology.measured.values import TIERS, Curve
+from topology.reach.measured_values import TIERS, Curve
 from topology.reach.model import NO_DOMAIN
 
 DomainPair = tuple[str, int, int]

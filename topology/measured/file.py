@@ -17,9 +17,9 @@ from typing import Any, Final
 import msgspec
 
 from topology.bad_input import BadInput
-from topology.measured.measurement import MAX_SIZE_BYTES, MAX_US
 from topology.measured.store import MAX_PAIRS, Pair
-from topology.measured.values import IMPORT_FRESH_S, NODE, RDMA, TCP, TIERS, MeasuredPlace, Sample
+from topology.reach.measured_values import IMPORT_FRESH_S, NODE, RDMA, TCP, TIERS, MeasuredPlace, Sample
+from topology.reach.measurement import MAX_SIZE_BYTES, MAX_US
 
 MAX_ENTRIES: Final = 4 * MAX_PAIRS
 MAX_FILE_BYTES: Final = 32 * 2**20

@@ -12,9 +12,9 @@ from typing import Final
 
 from topology.bad_input import BadInput
 from topology.labels import DEFAULT_REACH_SIZE_BYTES
-from topology.measured.measurement import Measurement, Readout
 from topology.measured.store import Pair
-from topology.measured.values import MAX_SIZES, NODE, MeasuredPlace, Sample, sample_of
+from topology.reach.measured_values import MAX_SIZES, NODE, MeasuredPlace, Sample, sample_of
+from topology.reach.measurement import Measurement, Readout
 
 TIMES_RETAINED: Final = MAX_SIZES - 1
 """One place is for a bandwidth."""

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from topology.measured.measurement import TAIL
+from topology.reach.measurement import TAIL
 
 LINK_SHARE: Final = 0.001
 """The most of a link's bytes a second that probes of a node may take."""

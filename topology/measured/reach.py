@@ -22,8 +22,19 @@ from numpy.typing import NDArray
 from topology.labels import DEFAULT_REACH_SIZE_BYTES
 from topology.measured.domains import DomainPair, NodePairs
 from topology.measured.store import Pair
-from topology.measured.values import FABRIC, LEAF, NODE, SPINE, TIERS, ZONE, Curve, MeasuredPlace, Sample, curve_of
 from topology.reach.domains import DomainChain
+from topology.reach.measured_values import (
+    FABRIC,
+    LEAF,
+    NODE,
+    SPINE,
+    TIERS,
+    ZONE,
+    Curve,
+    MeasuredPlace,
+    Sample,
+    curve_of,
+)
 from topology.reach.model import NO_DOMAIN, Reach, ReachModel, retained
 from topology.units import show_age
 

@@ -12,9 +12,9 @@ from typing import Any, Final
 
 from topology.labels import DEFAULT_REACH_SIZE_BYTES
 from topology.measured.importing import TIMES_RETAINED
-from topology.measured.measurement import GroupTime, Measurement, Readout
 from topology.measured.store import Pair
-from topology.measured.values import Sample, sample_of
+from topology.reach.measured_values import Sample, sample_of
+from topology.reach.measurement import GroupTime, Measurement, Readout
 from topology.units import show_bytes, show_us
 
 COLUMNS: Final = (

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from topology.measured.values import MAX_SIZES, NODE, MeasuredPlace, Sample
+from topology.reach.measured_values import MAX_SIZES, NODE, MeasuredPlace, Sample
 
 MAX_PAIRS: Final = 20_000
 """Pairs kept: some 10 MB. 5,000 agents that measure eight peers each, both ways, fit."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
-from topology.measured.measurement import TAIL
 from topology.reach.links import GB_PER_S, Link, LinkKind
+from topology.reach.measurement import TAIL
 
 
 class Hardware(Enum):

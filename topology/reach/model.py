@@ -17,11 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from topology.labels import DEFAULT_REACH_SIZE_BYTES, GPU_PRODUCT, GPUDIRECT, RDMA_AVAILABLE, RDMA_CAPABLE, TRANSPORT
-from topology.measured.values import RDMA, TCP, Sample
 from topology.objects import Node
 from topology.reach.domains import DomainChain
 from topology.reach.link_rows import ROWS, Hardware
 from topology.reach.links import CROSS_ZONE_US, LINKS, SWITCH_HOP_US, TCP_TIER_US, Link, LinkKind
+from topology.reach.measured_values import RDMA, TCP, Sample
 
 NO_DOMAIN = -1
 ROWS_BYTES = 16 * 2**20

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from topology.bad_input import BadInput
-from topology.measured.measurement import Readout
+from topology.reach.measurement import Readout
 from topology.readers.nccl_tests import is_nccl_tests, read_nccl_tests
 from topology.readers.numbers_in_text import lines_of
 from topology.readers.osu import is_osu, read_osu

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from topology.bad_input import BadInput
-from topology.measured.measurement import MAX_RANKS, MAX_VALUES, End, GroupTime, Measurement, Readout, Scope, Warnings
+from topology.reach.measurement import MAX_RANKS, MAX_VALUES, End, GroupTime, Measurement, Readout, Scope, Warnings
 from topology.readers.numbers_in_text import lines_of, micros, number, shown, whole
 
 TOOL: Final = "nccl-tests"

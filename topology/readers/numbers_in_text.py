@@ -10,7 +10,7 @@ import math
 import re
 
 from topology.bad_input import BadInput
-from topology.measured.measurement import MAX_LINE_CHARS, MAX_LINES, MAX_SIZE_BYTES, MAX_TEXT_CHARS, MAX_US
+from topology.reach.measurement import MAX_LINE_CHARS, MAX_LINES, MAX_SIZE_BYTES, MAX_TEXT_CHARS, MAX_US
 
 _NUMBER = re.compile(r"\d{1,18}(?:\.\d{0,18})?(?:[eE][+-]?\d{1,2})?")
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from topology.bad_input import BadInput
-from topology.measured.measurement import MAX_VALUES, Direction, Measurement, Readout, Scope, Warnings, unique
+from topology.reach.measurement import MAX_VALUES, Direction, Measurement, Readout, Scope, Warnings, unique
 from topology.readers.numbers_in_text import lines_of, micros, number, shown, whole
 
 TOOL: Final = "osu"

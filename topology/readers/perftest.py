@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from topology.bad_input import BadInput
-from topology.measured.measurement import MAX_VALUES, Direction, Measurement, Readout, Warnings, unique
+from topology.reach.measurement import MAX_VALUES, Direction, Measurement, Readout, Warnings, unique
 from topology.readers.numbers_in_text import lines_of, micros, number, shown, whole
 
 TOOL: Final = "perftest"

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from topology.bad_input import BadInput
-from topology.measured.measurement import (
+from topology.reach.measurement import (
     MAX_RANKS,
     MAX_VALUES,
     Direction,

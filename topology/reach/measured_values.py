@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from topology.measured.measurement import Measurement
+from topology.reach.measurement import Measurement
 
 NODE: Final = "node"
 FABRIC: Final = "fabric"

@@ -104,12 +104,6 @@ class Objective:
         )
         return cost
 
-    def distinguishes(self, near_us: float, far_us: float) -> bool:
-        """Whether a plan with one pair that is farther than all others costs more, by more than rounding."""
-        worst = np.array([near_us, far_us])
-        near, far = self.of(worst, np.full(2, near_us), np.zeros(2), 0.0).tolist()
-        return bool(far - near > 1e-6)
-
     def cost(self, terms: Terms) -> float:
         """The cost of one plan, in points."""
         share = 1.0 / terms.nodes if terms.nodes else 0.0

@@ -29,7 +29,6 @@ from scheduler.search.feasibility_search import FeasibilitySearch, Found
 from scheduler.search.gpu_usage import GpuUsage
 from scheduler.search.objective import Floats, Objective, expected_pods, taken_gpus
 from scheduler.search.problem import Partners, Problem
-from scheduler.search.single_node import single_node
 from scheduler.search.small_sets import FEW, SmallSets
 from topology.cluster.snapshot import Snapshot, capacity_for
 from topology.gpus.roots import RootCapacity
@@ -103,12 +102,10 @@ class Solver:
             return Found(places=(), expanded=0, complete=True)
         if self._pods > self._policy.joint_pods:
             return self._filled()
-        if (node := self.single_node()) is not None:
-            return Found(tuple((node,) * demand.count for demand in self._demands), self._pods, complete=True)
-        return self.searched()
+        return self._searched()
 
-    def searched(self) -> Found:
-        """As `run`, for no more pods than are weighed against each other, whatever can be known beforehand."""
+    def _searched(self) -> Found:
+        """For no more pods than are weighed against each other."""
         budget, spent, best, cost = self._policy.search_budget, 0, None, np.inf
         for region in regions(self._view, self._asked, self._slots, self._near()):
             allowed, improve = budget - spent, self._policy.improve_budget
@@ -133,23 +130,6 @@ class Solver:
         if best is not None:
             return Found(places=best, expanded=spent, complete=True)
         return self._nearest(spent) if self._bound.nearest else self._everywhere(spent)
-
-    def single_node(self) -> int | None:
-        """The node that takes all, where that needs no search: nothing counts but reach and whole GPUs."""
-        snapshot, demands = self._snapshot, self._demands
-        if (
-            self._bound.nearest
-            or len({demand.phase for demand in demands}) < len(PHASES)
-            or any(seen.pods for seen in self._view.partners.values())
-            or self._view.devices is not None
-            or any(demand.shape.profile for demand in demands)
-            or len(self._roots.nodes)
-            or len(snapshot.rail_capacity().nodes)
-            or len(snapshot.table) <= FEW
-            or 2 * self._pods > self._policy.search_budget
-        ):
-            return None
-        return single_node(self._view, [self._asked[i] for i in self._order], self._slots[self._order], self._objective)
 
     # --- the pieces ----------------------------------------------------------------------------
 

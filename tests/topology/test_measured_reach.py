@@ -80,9 +80,9 @@ def test_two_pairs_without_a_common_node_speak_for_their_domains() -> None:
     wide = [node(f"{leaf}{i}", zone="z1", spine="s1", leaf=leaf) for leaf in ("l1", "l2") for i in range(1, 5)]
     alone, table = reach({(at("l11"), at("l21")): [probed(900.0)]}, wide)
     assert between(alone, table, "l12", "l22") == (119.24, "same spine, TCP", "modelled")
-    single_node = {(at("l11"), at("l21")): [probed(900.0)], (at("l11"), at("l22")): [probed(950.0)]}
-    assert between(*reach(single_node, wide), "l13", "l24")[2] == "modelled"  # l11 may be the slow one
-    several = single_node | {(at("l12"), at("l23")): [probed(600.0)]}
+    one_node = {(at("l11"), at("l21")): [probed(900.0)], (at("l11"), at("l22")): [probed(950.0)]}
+    assert between(*reach(one_node, wide), "l13", "l24")[2] == "modelled"  # l11 may be the slow one
+    several = one_node | {(at("l12"), at("l23")): [probed(600.0)]}
     model, table = reach(several, wide)
     # The upper median of 600, 900 and 950 us, where the pair itself was not measured
     assert between(model, table, "l13", "l24") == (900.0, "same spine, TCP", "measured 42s ago, leaf to leaf")

@@ -1,7 +1,7 @@
 """EDGE: an aiohttp application on an address: its limits, its TLS, its end, and how the body of a request arrives.
 
-Decides how long a connection may take for anything, and how a body that does not arrive is answered. It must never know
-what is served.
+Decides how long a connection may take for anything, how much memory bodies may take together, and how a body that does
+not arrive is answered. It must never know what is served.
 """
 
 from __future__ import annotations
@@ -63,11 +63,26 @@ async def listening(
         await runner.cleanup()
 
 
-async def whole_body(request: web.Request, limit_s: float, too_large: str) -> bytes | bytearray:
+class BodyBudget:
+    """Bytes that the unfinished bodies of one listener may take together; whoever would go beyond is answered 429."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes, self.taken_bytes = limit_bytes, 0
+
+    def take(self, size_bytes: int) -> None:
+        """Raises web.HTTPException: 429."""
+        if self.taken_bytes + size_bytes > self.limit_bytes:
+            text = f"bodies that arrive at the moment take more than {self.limit_bytes} bytes together; send it again"
+            raise web.HTTPTooManyRequests(text=text)
+        self.taken_bytes += size_bytes
+
+
+async def whole_body(request: web.Request, budget: BodyBudget, limit_s: float, too_large: str) -> bytes | bytearray:
     """The body, of at most the application's `client_max_size` bytes, unpacked.
 
-    Raises web.HTTPException with one sentence: 413 (`too_large`, with `{size}` filled in), 408 after `limit_s`, 400 for
-    a body that breaks off.
+    Memory follows the bytes that arrived, never the length announced. What is returned is out of the budget: it has to
+    be read before the next await. Raises web.HTTPException with one sentence: 413 (`too_large`, with `{size}` filled
+    in), 429 beyond the budget, 408 after `limit_s`, 400 for a body that breaks off.
     """
     limit_bytes, announced_bytes, content = request.client_max_size, request.content_length or 0, request.content
     if announced_bytes > limit_bytes:
@@ -78,14 +93,16 @@ async def whole_body(request: web.Request, limit_s: float, too_large: str) -> by
         if len(arrived) > limit_bytes:
             raise _over(limit_bytes, too_large)
         return arrived
-    body, size = bytearray(announced_bytes), 0  # request.read() would copy it once more
-    async with _arriving(limit_s):
-        async for piece, _ in content.iter_chunks():
-            start, size = size, size + len(piece)
-            if size > limit_bytes:
-                raise _over(limit_bytes, too_large)
-            body[start:size] = piece
-    del body[size:]
+    body = bytearray()  # grows in place: request.read() would copy it once more
+    try:
+        async with _arriving(limit_s):
+            async for piece, _ in content.iter_chunks():
+                if len(body) + len(piece) > limit_bytes:
+                    raise _over(limit_bytes, too_large)
+                budget.take(len(piece))
+                body += piece
+    finally:
+        budget.taken_bytes -= len(body)
     return body
 
 

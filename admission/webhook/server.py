@@ -27,14 +27,15 @@ from admission.webhook.serving_certificate import ServingCertificate
 from admission.webhook.tagging import Entry
 from topology import clock
 from topology.bad_input import BadInput
-from topology.http_server import listening, whole_body
+from topology.http_server import BodyBudget, listening, whole_body
 from topology.kube.api import KubeApi
 from topology.units import HostPort
 
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES: Final = 3 * 2**20  # the API server takes objects of at most 1.5 MiB
-_BODY_LIMIT_S: Final = 5.0
+_BODY_LIMIT_S: Final = 1.0
+_IN_FLIGHT_BYTES: Final = 64 * 2**20  # an eighth of the chart's memory limit; bodies that are here at once need none
 _TOO_LARGE: Final = f"body is {{size}}; at most {MAX_BODY_BYTES} bytes are read"
 _VALIDATE: Final = "/validate"
 _VALIDATING: Final = "validate"
@@ -81,7 +82,7 @@ class Webhook:
         self.serving, self.metrics, self.rules = serving, metrics, rules
         metrics.rules_accepted.set_function(lambda: 0.0 if rules.problem else 1.0)
         self.draining = False
-
+        self._in_flight = BodyBudget(_IN_FLIGHT_BYTES)
         self._paths = {f"/mutate/{entry}": (str(entry), self._tagging(entry)) for entry in Entry}
         self._paths[_VALIDATE] = (_VALIDATING, self._validating)
 
@@ -98,7 +99,7 @@ class Webhook:
             return _refused(404, f"path is {request.path[:80]!r}; use POST to one of {_PATHS}")
         entry, decide = asked
         try:
-            body = await _body(request)
+            body = await _body(request, self._in_flight)
             started = clock.monotonic_s()
             reply = _decided(body, decide)
         except BadInput as error:
@@ -183,13 +184,13 @@ def _decided(body: bytes | bytearray, decide: Callable[[review.Request], Reply])
         return review.untouched(request.uid, warning, ReviewResult.FAILED)
 
 
-async def _body(request: web.Request) -> bytes | bytearray:
+async def _body(request: web.Request, in_flight: BodyBudget) -> bytes | bytearray:
     if request.method != "POST":
         raise web.HTTPMethodNotAllowed(request.method, ["POST"], text=f"method is {request.method!r}; use 'POST'")
     if request.content_type != "application/json":
         kind = f"Content-Type is {request.content_type[:80]!r}; use 'application/json'"
         raise web.HTTPUnsupportedMediaType(text=kind)
-    return await whole_body(request, _BODY_LIMIT_S, _TOO_LARGE)
+    return await whole_body(request, in_flight, _BODY_LIMIT_S, _TOO_LARGE)
 
 
 def _refused(status: int, sentence: str) -> web.Response:

@@ -14,8 +14,6 @@ must never know what a score is made of.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import logging
 from typing import Final
 
@@ -31,15 +29,13 @@ from scheduler.extender.wire import Body
 from scheduler.model.policy import Policy
 from topology.bad_input import BadInput
 from topology.clock import monotonic_s
-from topology.http_server import drop_body, whole_body
+from topology.http_server import BodyBudget, drop_body, whole_body
 from topology.units import show_bytes
 
 log = logging.getLogger(__name__)
 
 MAX_BODY_BYTES: Final = 512 * 2**20
-_BODY_LIMIT_S: Final = 30.0
-_BIG_BYTES: Final = 4 * 2**20
-_BIG_AT_ONCE: Final = 2  # bodies above _BIG_BYTES in memory together; Volcano scores one pod at a time
+_BODY_LIMIT_S: Final = 5.0  # ten times the httpTimeout that volcano-conf writes: Volcano gave up long before
 _REPORT_AGAIN_S: Final = 60.0  # the same complaint about the same verb is logged this often; the metric counts them all
 _PATHS: Final = ", ".join(f"/{verb}" for verb in NEUTRAL)
 
@@ -59,7 +55,7 @@ class Extender:
         self.view, self.decisions, self.metrics = view, decisions, metrics
         self.max_body_bytes, self.policy = max_body_bytes, policy or Policy()
         self.ledger = SessionLedger()
-        self._big = asyncio.Semaphore(_BIG_AT_ONCE)
+        self._in_flight = BodyBudget(max_body_bytes)  # Volcano scores one pod at a time
         self._reported_s: dict[tuple[str, int], float] = {}
 
     def app(self) -> web.Application:
@@ -75,8 +71,7 @@ class Extender:
         name = verb if verb in VERBS else counted.UNKNOWN_VERB
         try:
             _check_call(request, verb)
-            async with self._turn(request, verb):
-                answer, result = self._answer(verb, await self._body(request, verb))
+            answer, result = self._answer(verb, await self._body(request, verb))
         except web.HTTPException as refusal:
             self._complain(name, refusal)
             self.metrics.requests(name, counted.REJECTED).inc()
@@ -108,19 +103,13 @@ class Extender:
         if answer.refusal:
             log.info("refused: %s", answer.refusal)  # Volcano shows this to nobody but the reader of its own log
 
-    def _turn(self, request: web.Request, verb: str) -> contextlib.AbstractAsyncContextManager[object]:
-        """Large bodies wait for each other, unread, so that memory stays bounded; small ones never wait for them."""
-        length = request.content_length
-        small = verb in UNREAD or (length is not None and length <= _BIG_BYTES)
-        return contextlib.nullcontext() if small else self._big
-
     async def _body(self, request: web.Request, verb: str) -> Body:
         if verb in UNREAD:
             await drop_body(request, _BODY_LIMIT_S)
             return b""
         limit = show_bytes(self.max_body_bytes)
         too_large = f"the body is larger than {limit}; raise ISOCHRONE_MAX_BODY on the controller"
-        return await whole_body(request, _BODY_LIMIT_S, too_large)
+        return await whole_body(request, self._in_flight, _BODY_LIMIT_S, too_large)
 
     def _complain(self, verb: str, refusal: web.HTTPException) -> None:
         now_s = monotonic_s()

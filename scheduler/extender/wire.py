@@ -4,7 +4,8 @@ Rules of this file. (1) Only what an answer needs is decoded: of a node its name
 pod. The other megabytes (whole nodes, every pod on them, vendor annotations) are skipped, so nothing in them can fail.
 (2) `null` is Go's zero value, also where we read: it means absent. (3) Answers are small, their integers are integer
 literals, and prioritize always has `nodeScore`: null there, like any error text, costs the task its place, even with
-`ignorable: true`. It must never know the cluster or what a good answer is.
+`ignorable: true`. (4) What is decoded is limited in number before it takes memory: nodes by count, a task by bytes.
+It must never know the cluster or what a good answer is.
 
 Shapes: volcano-sh/volcano pkg/scheduler/plugins/extender/argument.go; Go structs without tags keep their field names.
 """
@@ -25,6 +26,12 @@ from topology.objects import Pod
 
 T = TypeVar("T")
 Body = bytes | bytearray
+
+MAX_NODES: Final = 2**16
+"""Nodes in one call: more than the largest clusters have."""
+
+MAX_TASK_BYTES: Final = 3 * 2**20
+"""Of one task: its pod is an object of at most 1.5 MiB to the API server, and what Volcano adds is small."""
 
 _CHUNK: Final = 1 << 20
 _MANNERS: Final = "it must be the JSON that Volcano's extender plugin sends"
@@ -51,8 +58,20 @@ class Task(msgspec.Struct, frozen=True, rename="pascal"):
     pod: Pod = Pod()
 
 
+class _Allowance:
+    """How many nodes the body that is decoded may still have. Decoding is one call without an await."""
+
+    left = 0
+
+
 class _NodeInfo(msgspec.Struct, frozen=True, rename="pascal"):
     name: str | None = None
+
+    def __post_init__(self) -> None:
+        """Ends the decoding at the limit: 16 MiB of `{},` are 5.6 million nodes."""
+        _Allowance.left -= 1
+        if _Allowance.left < 0:
+            raise ValueError(f"at most {MAX_NODES} nodes in one call")
 
 
 class _Prioritize(msgspec.Struct, frozen=True):
@@ -102,6 +121,7 @@ _ENCODER = msgspec.json.Encoder()
 
 def decode_prioritize(body: Body) -> Prioritize:
     """A prioritize call. Raises BadInput for a body that is none."""
+    _Allowance.left = MAX_NODES
     call = _decoded(_PRIORITIZE, body)
     names = tuple(node.name for node in call.nodes or () if node is not None and node.name)
     return Prioritize(task=_task(call.task), nodes=names)
@@ -109,7 +129,7 @@ def decode_prioritize(body: Body) -> Prioritize:
 
 def decode_event(body: Body) -> Task:
     """The task of an allocateFunc or deallocateFunc call. Raises BadInput for a body that is none."""
-    if body.isascii():
+    if len(body) <= MAX_TASK_BYTES and body.isascii():
         with suppress(msgspec.DecodeError, RecursionError):  # read part by part below, and told what is wrong
             return _PLAIN_EVENT.decode(body).task
     return _task(_decoded(_EVENT, body).task)
@@ -141,6 +161,8 @@ def _check_utf8(body: Body) -> None:
 
 
 def _task(raw: msgspec.Raw) -> Task:
+    if len(memoryview(raw)) > MAX_TASK_BYTES:
+        raise BadInput("task", _start_of(raw), f"{_MANNERS}: at most {MAX_TASK_BYTES} bytes")
     try:
         return _TASK.decode(raw)
     except msgspec.ValidationError:

@@ -38,13 +38,13 @@ def scored(status: int, answer: bytes) -> bool:
 
 
 async def test_small_and_large_bodies_take_turns_on_one_connection(server: Running) -> None:
-    assert len(SMALL) < 2**18 < len(LARGE) < extender._BIG_BYTES
+    assert len(SMALL) < 2**18 < len(LARGE)
     for body in (LARGE, SMALL, LARGE, LARGE, SMALL):
         assert scored(*await server.post("prioritize", body))
 
 
-async def test_a_body_above_those_that_wait_for_each_other(server: Running) -> None:
-    huge = LARGE + b" " * (extender._BIG_BYTES + 1 - len(LARGE))
+async def test_bodies_of_megabytes_at_once(server: Running) -> None:
+    huge = LARGE + b" " * (4 * 2**20 + 1 - len(LARGE))
     answers = await asyncio.gather(*(server.post("prioritize", huge) for _ in range(3)))
     assert all(scored(*answer) for answer in answers)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
+from collections.abc import Callable
 
 import pytest
 
@@ -122,3 +124,23 @@ def test_the_rest_of_a_node_is_skipped_quickly_enough_to_be_sent_at_all() -> Non
     nodes = [node_info_json(node_json(f"n{i}"), tasks=3, padding=1000) for i in range(50)]
     call = wire.decode_prioritize(body_of(task=task_json(POD), nodes=nodes))
     assert call.nodes == tuple(f"n{i}" for i in range(50))
+
+
+def test_nodes_are_limited_in_number_before_they_take_memory() -> None:
+    body = b'{"nodes":[' + b"{}," * 2**20 + b"{}]}"
+    tracemalloc.start()
+    with pytest.raises(BadInput, match=rf"at most {wire.MAX_NODES} nodes in one call"):
+        wire.decode_prioritize(body)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < wire.MAX_NODES * 100
+    full = b'{"task":{},"nodes":[' + b"{}," * (wire.MAX_NODES - 1) + b'{"Name":"n1"}]}'
+    assert wire.decode_prioritize(full).nodes == ("n1",)
+    assert wire.decode_prioritize(full).nodes == ("n1",), "each call has its own limit"
+
+
+@pytest.mark.parametrize("decode", [wire.decode_prioritize, wire.decode_event])
+def test_a_task_is_limited_in_bytes(decode: Callable[[bytes], object]) -> None:
+    containers = b"{}," * (wire.MAX_TASK_BYTES // 3) + b"{}"
+    with pytest.raises(BadInput, match=rf"at most {wire.MAX_TASK_BYTES} bytes"):
+        decode(b'{"task":{"Pod":{"spec":{"containers":[' + containers + b"]}}}}")

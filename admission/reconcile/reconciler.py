@@ -33,10 +33,10 @@ from topology.objects import Pod, PodGroup
 log = logging.getLogger(__name__)
 
 _CROWDED_S: Final = 1.0
-"""So long after the last gang was let go others may follow: one of Volcano's sessions."""
+"""So long after the last gang was released others may follow: one of Volcano's sessions."""
 
 _STEP_S: Final = 0.002
-"""A look at a gang that runs takes 0.1 ms, and at a start thousands are due: many share one turn of the loop."""
+"""To reconcile a gang that runs takes 0.1 ms, and at a start thousands are due: many share one turn of the loop."""
 
 
 class GangReconciler:
@@ -65,7 +65,7 @@ class GangReconciler:
         self._batch = ReleaseBatch(self._settings.batch_s, self._settings.settle_s)
         self._ended_s = -_CROWDED_S  # when the last writes of a gang ended
 
-    # --- told by the watches -------------------------------------------------------------------
+    # --- what the watches see -------------------------------------------------------------------
 
     def enqueue(self, keys: Iterable[GangKey]) -> None:
         """These gangs' pods changed."""
@@ -100,15 +100,15 @@ class GangReconciler:
             self._wakeup.set()
 
     def capacity_appeared(self) -> None:
-        """Something in the cluster changed; held gangs are asked again if room may have appeared."""
-        if (
-            self._rounds.next_s(self._state.capacity_generation) is not None
-            or self._fairness.claims.next_s() is not None
-        ):
+        """Something in the cluster changed; held gangs are planned again if capacity may have appeared."""
+        if self._next_round_s() is not None or self._fairness.claims.next_s() is not None:
             self._wakeup.set()
 
+    def _next_round_s(self) -> float | None:
+        return self._rounds.next_s(self._state.capacity_generation)
+
     def owners_changed(self, uids: Set[str]) -> None:
-        """These owners want another number of pods or another template; gangs that wait for theirs look again."""
+        """These owners want another number of pods or another template; gangs that wait for theirs are reconciled."""
         for key in self._queue & self._gangs.keys():
             owners = (pod.metadata.controller for pod in self._state.gangs().get(key, {}).values())
             if any(owner is not None and owner.uid in uids for owner in owners):
@@ -116,7 +116,7 @@ class GangReconciler:
         self._wakeup.set()
 
     def queues_changed(self) -> None:
-        """A queue came, changed or went: gangs that wait for one look again."""
+        """A queue came, changed or went: gangs that wait for one are reconciled."""
         for gang in self._gangs.values():
             if gang.awaits_queue:
                 gang.enqueue()
@@ -144,29 +144,29 @@ class GangReconciler:
 
     @property
     def busy(self) -> bool:
-        """Gangs are being let go right now."""
+        """Gangs are being released right now."""
         return bool(self._tasks)
 
     @property
     def crowded(self) -> bool:
-        """Gangs are being let go, or were a moment ago and more may follow: what can wait should."""
+        """Gangs are being released, or were a moment ago and more may follow: what can wait should."""
         return self.busy or monotonic_s() - self._ended_s < _CROWDED_S
 
     def held_gangs(self) -> int:
-        """Gangs that have been asked for and have somebody without a place."""
+        """Gangs that have been planned and have somebody without a place."""
         gangs = (self._gangs.get(key) for key in self._queue)
         return sum(1 for gang in gangs if gang is not None and gang.generation is not None)
 
     # --- the loop ------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Until cancelled. A gang that cannot be looked at (a bug) is logged and costs only itself."""
+        """Until cancelled. A gang that cannot be reconciled (a bug) is logged and costs only itself."""
         self._take_over()
         try:
             while True:
                 timeout = self._step()
                 self._wakeup.clear()
-                # Let watches and the extender run between two looks; planning holds the loop for milliseconds.
+                # Let watches and the extender run between two steps; planning holds the loop for milliseconds.
                 await asyncio.sleep(0)
                 if timeout == 0.0:
                     continue
@@ -179,15 +179,13 @@ class GangReconciler:
             await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _take_over(self) -> None:
-        """Before anything is planned: what a predecessor kept or booked for gangs that went stands nowhere."""
+        """Before anything is planned: what a predecessor reserved for gangs that it released is written nowhere."""
         now, gangs = monotonic_s(), self._state.gangs()
         ranked = [key for key in sorted(self._gangs, key=self._ranked) if key in gangs]
         keep = [key for key in ranked if self._planner.may_keep(gangs[key].values())]
         claim = [key for key in ranked if any(_awaits_capacity(pod) for pod in gangs[key].values())]
-        for key, take in (
-            *((k, self._planner.keep_again) for k in keep),
-            *((k, self._planner.claim_again) for k in claim),
-        ):
+        steps = [(key, self._planner.keep_again) for key in keep] + [(key, self._planner.claim_again) for key in claim]
+        for key, take in steps:
             try:
                 view = view_of(key, self._state.gang_pods(*key), self._template_of)
                 if view.started:
@@ -196,7 +194,7 @@ class GangReconciler:
                 log.exception("gang %s/%s could not be taken over", *key)
 
     def _step(self) -> float | None:
-        """Look at the first gangs that are due, one plan long. 0.0 if others may be due too, else seconds to the next
+        """Reconcile the first gangs that are due, one plan long. 0.0 if others may be due too, else seconds to the next
         one is."""
         now = monotonic_s()
         if (wait_s := self._batch.wait_s(now)) > 0.0:
@@ -221,7 +219,7 @@ class GangReconciler:
         self._queue = {key for key in self._queue if (g := self._gangs.get(key)) is not None and not g.at_rest}
         queued = [self._gangs[key] for key in self._queue]
         times = [at for gang in queued if not gang.writing and (at := gang.next_s) is not None]
-        if (round_s := self._rounds.next_s(self._state.capacity_generation)) is not None and self.held_gangs():
+        if (round_s := self._next_round_s()) is not None and self.held_gangs():
             times.append(round_s)
         if (claim_s := self._fairness.claims.next_s()) is not None:
             times.append(claim_s)
@@ -237,8 +235,7 @@ class GangReconciler:
     def _ranked(self, key: GangKey) -> tuple[int, str, GangKey]:
         """Higher priority first, then the gang whose first pod is oldest, then by name."""
         gang = self._gangs[key]
-        rank = gang.rank
-        if rank is None:
+        if (rank := gang.rank) is None:
             pods = self._state.gangs()[key].values()
             rank = -priority_of(tuple(pods)), min((p.metadata.creation_timestamp or "" for p in pods), default="")
             gang.ranked(rank)
@@ -266,7 +263,7 @@ class GangReconciler:
         """Bring one gang as far as it can come now."""
         gang = self._gangs[key]
         if gang.reservation_over(now):
-            log.info("gang %s/%s: the room kept for pods to come is given back", *key)
+            log.info("gang %s/%s: the capacity reserved for pods to come is given back", *key)
             self._planner.give_back(key, gang)
         due_s = gang.dequeue()
         gang.check_group(f"{key[0]}/{podgroup_name(key[1])}" in self._pod_groups, now)
@@ -294,7 +291,7 @@ class GangReconciler:
     def _end_reservation(self, key: GangKey, gang: GangState, pods: Sequence[Pod]) -> None:
         """Capacity is reserved for nobody once no more pods are to come."""
         if gang.reserved and not self._workflow.more_later(pods):
-            log.info("gang %s/%s: nobody is to come any more for whom room was kept", *key)
+            log.info("gang %s/%s: nobody is to come any more for whom capacity was reserved", *key)
             self._planner.give_back(key, gang)
 
     def _retry_unconfirmed(self, key: GangKey, gang: GangState, due_s: float | None, now: float) -> None:
@@ -331,9 +328,7 @@ class GangReconciler:
             gang.wait_for(WaitReason.POD_GROUP, pod_group=missing)
             self._planner.report(view.held, for_group(missing))
         elif lost := lost_partners(view, self._state.table()):
-            gang.plan_left_out(
-                self._state.capacity_generation, None
-            )  # a node that comes back, or a pod that goes, is growth
+            gang.plan_left_out(self._state.capacity_generation, None)  # a node may come back, or a pod go
             gang.wait_for(WaitReason.LOST_PARTNERS)
             self._planner.report(view.held, for_lost(lost))
         else:
@@ -361,7 +356,7 @@ class GangReconciler:
         return {other: waiting[other] for other in sorted(waiting, key=self._ranked) if self._ranked(other) < mine}
 
     def _enqueue_behind(self, key: GangKey) -> None:
-        """Whoever waited behind this gang is asked again."""
+        """Whoever waited behind this gang is planned again."""
         for gang in self._gangs.values():
             if gang.behind == key:
                 gang.enqueue()
@@ -400,5 +395,5 @@ def _awaits(gang: GangState, pod_group: str) -> bool:
 
 
 def _awaits_capacity(pod: Pod) -> bool:
-    """Let go, and nobody says where to."""
+    """Released without a nomination."""
     return not (pod.spec.node_name or pod.status.nominated_node_name or pod.has_gate(GATE))

@@ -119,7 +119,7 @@ class Fairness:
     def _could_ever_fit(self, key: GangKey, waiting_gang: WaitingGang, snapshot: Snapshot) -> bool:
         """Whether it would fit these nodes with nothing else on them. Asked once per node table and request."""
         known = self._fits_empty.get(key)
-        facts = self._state.table().reach  # a snapshot's own is a copy of it that tells ages
+        facts = self._state.reach()  # a snapshot's own is a copy of it that tells ages
         if known is None or known[0] is not facts or known[1] != waiting_gang.request:
             empty = replace(snapshot, used=np.zeros_like(snapshot.used), assumed={}, holds={})
             fits = bool(plan(waiting_gang.request, empty, self._policy, advise=False).places)

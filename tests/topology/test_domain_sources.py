@@ -86,7 +86,7 @@ def test_what_a_file_says_counts_in_reach_and_no_longer_when_it_is_taken_away() 
     state.apply_nodes([(None, node(name)) for name in ("n1", "n2", "n3")])
 
     def path(a: int, b: int) -> str:
-        return state.table().reach.between(a, b, 65_536).path
+        return state.reach().between(a, b, 65_536).path
 
     apart = path(0, 1)
     assert state.apply_file(of_file(SLURM)) == 3

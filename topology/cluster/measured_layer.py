@@ -1,4 +1,4 @@
-"""Keeps the measurements of a cluster and lays them over a node table's reach, now and again.
+"""Keeps the measurements of a cluster and what they make of a node table's reach, renewed now and again.
 
 It decides when: a new measurement counts within RENEW_S, ages and fading are told at least every AGE_S. Laying costs
 milliseconds and throws cached rows away, so it is not done for each of the hundreds of samples a second that agents
@@ -15,6 +15,7 @@ from topology.facts.report import ReachSample
 from topology.measured.reach import Known, MeasuredReach
 from topology.measured.store import MAX_PAIRS, MeasurementStore, Pair
 from topology.reach.measured_values import NODE, PROBE_FRESH_S, MeasuredPlace, Sample
+from topology.reach.model import ReachModel
 
 RENEW_S: Final = 5.0
 AGE_S: Final = 30.0
@@ -43,6 +44,7 @@ class MeasuredLayer:
         self.probed = MeasurementStore()
         self.imported = MeasurementStore()
         self._table: NodeTable | None = None
+        self._reach: MeasuredReach | None = None  # over that table; None while nothing measured counts
         self._version = (0, 0)
         self._at_s = 0.0
         self._swept_s = 0.0
@@ -65,16 +67,18 @@ class MeasuredLayer:
         """The node is gone: what was probed from and to it is no longer true of a node that takes its name."""
         self.probed.forget_node(name)
 
-    def lay_over(self, table: NodeTable, now_s: float) -> bool:
-        """Renew the table's reach if it is due; whether anything else than ages may have changed."""
+    def reach_over(self, table: NodeTable) -> ReachModel:
+        """The reach between the nodes of the table as last renewed: another object only once another reach counts."""
+        return self._reach if table is self._table and self._reach is not None else table.reach
+
+    def renew(self, table: NodeTable, now_s: float) -> bool:
+        """Renew the reach over the table if it is due; whether anything else than ages may have changed."""
         version = (self.probed.version, self.imported.version)
         anew = table is not self._table
         if not anew:
             changed, age = version != self._version, now_s - self._at_s
             renew_s = RENEW_S * (1 + len(self.probed) // MANY)
-            if age < (renew_s if changed else AGE_S) or not (changed or isinstance(table.reach, MeasuredReach)):
-                if isinstance(table.reach, MeasuredReach):
-                    table.reach = table.reach.at(now_s)  # the same values, a little older
+            if age < (renew_s if changed else AGE_S) or not (changed or self._reach is not None):
                 return False
         if anew or len(self._known) > 2 * MAX_PAIRS:
             self._known.clear()
@@ -84,8 +88,8 @@ class MeasuredLayer:
         pairs = self.probed.both_ways()
         for pair, samples in self.imported.both_ways().items():
             pairs[pair] = (*pairs.get(pair, ()), *samples)
-        base = table.reach.base if isinstance(table.reach, MeasuredReach) else table.reach
-        table.reach = MeasuredReach(base, table.names, table.chains, pairs, now_s, self._known) if pairs else base
+        base, known = table.reach, self._known
+        self._reach = MeasuredReach(base, table.names, table.chains, pairs, now_s, known) if pairs else None
         changed = version != self._version
         self._table, self._version, self._at_s = table, version, now_s
         return changed

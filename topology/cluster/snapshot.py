@@ -8,6 +8,7 @@ snapshot: a plan counts what was planned before it. (4) The table of GPUs is mad
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 
 import msgspec
@@ -93,6 +94,12 @@ class NodeTable:
 
     def __len__(self) -> int:
         return len(self.nodes)
+
+    def with_reach(self, reach: ReachModel) -> NodeTable:
+        """The same nodes with another reach between them; what was read of their GPUs is shared."""
+        other = copy(self)
+        other.reach = reach
+        return other
 
     @property
     def gpus(self) -> GpuStatic:

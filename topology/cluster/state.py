@@ -10,7 +10,6 @@ it was planned (`assume`). So a successor that only lists sees the same room as 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from copy import copy
 from typing import Any
 
 import numpy as np
@@ -30,6 +29,7 @@ from topology.gpus.pod_demands import InternedDemands
 from topology.labels import DECISION, GANG, GATE, PHASE, PHASES
 from topology.measured.reach import MeasuredReach
 from topology.objects import HyperNode, Node, Pod
+from topology.reach.model import ReachModel
 from topology.resources import Amounts
 
 GangKey = tuple[str, str]
@@ -201,10 +201,12 @@ class ClusterState:
         """The node table with the reach that counts at this moment."""
         table = self.table()
         self.renew_measured(now_s)
-        if isinstance(reach := table.reach, MeasuredReach):
-            table = copy(table)
-            table.reach = reach.at(now_s)
-        return table
+        reach = self.reach()
+        return table.with_reach(reach.at(now_s)) if isinstance(reach, MeasuredReach) else table
+
+    def reach(self) -> ReachModel:
+        """The reach that counts, measured where that was done; the same object until another one counts."""
+        return self.measured.reach_over(self.table())
 
     def snapshot(self, now_s: float, facts_age_s: float) -> Snapshot:
         """Facts at this moment. The same object until something changes, but for its age."""
@@ -227,7 +229,7 @@ class ClusterState:
 
     def renew_measured(self, now_s: float) -> bool:
         """Let new measurements count, if it is time; whether any came to count. Snapshots do it by themselves."""
-        renewed = self.measured.lay_over(self.table(), now_s)
+        renewed = self.measured.renew(self.table(), now_s)
         if renewed:
             self._new_version(grew=True)  # what was too far may be near enough now
         return renewed

@@ -21,7 +21,7 @@ help: ## This list
 demo: $(STAMP) ## Show what Isochrone does, on this terminal
 	@$(BIN)/isochrone demo
 
-test: $(STAMP) ## All tests but the longest: unit, and against a real API server and Volcano on loopback (the first run builds them)
+test: check ## All tests but the longest: unit, and against a real API server and Volcano on loopback (the first run builds them)
 	@$(BIN)/python -m e2e.stack build
 	@$(BIN)/pytest -n auto --dist loadfile -m "not full" tests; unit=$$?; $(BIN)/pytest -m "not full" e2e && exit $$unit
 

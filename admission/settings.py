@@ -7,9 +7,10 @@ variable. It must never read anything but the environment.
 from __future__ import annotations
 
 import re
-from typing import Annotated
+from collections.abc import Container
+from typing import Annotated, Any, Final
 
-from pydantic import BeforeValidator
+from pydantic import AliasChoices, BeforeValidator, Field
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from topology import units
@@ -108,11 +109,36 @@ KubeName = Annotated[str, BeforeValidator(_name)]
 HostNames = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_names)]
 
 
+RENAMED: Final = {"ISOCHRONE_QUIET": "ISOCHRONE_SETTLE", "ISOCHRONE_OVERTAKING": "ISOCHRONE_BYPASS_LIMIT"}
+"""Variables by their old names, which still work for one release."""
+
+
+def old_names(variables: Container[str]) -> list[str]:
+    """A sentence for each variable that is set by its old name."""
+    return [
+        f"{old} is now called {new}; the old name works until the release after this one"
+        for old, new in RENAMED.items()
+        if old in variables
+    ]
+
+
+def _renamed(default: Any, name: str) -> Any:
+    """A field whose variable had another name: the new one wins where both are set."""
+    new = f"{ENV_PREFIX}{name.upper()}"
+    (old,) = (old for old, now in RENAMED.items() if now == new)
+    return Field(default=default, validation_alias=AliasChoices(new, old))
+
+
 class IsochroneSettings(BaseSettings):
     """What every process's settings share."""
 
     model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX, frozen=True, extra="ignore", validate_default=True, arbitrary_types_allowed=True
+        env_prefix=ENV_PREFIX,
+        frozen=True,
+        extra="ignore",
+        validate_default=True,
+        arbitrary_types_allowed=True,
+        populate_by_name=True,
     )
 
     kubeconfig: str = ""  # "" is the service account of the pod
@@ -139,12 +165,12 @@ class ControllerSettings(IsochroneSettings):
 
     extender_listen: Listen = HostPort("0.0.0.0", 8800)  # noqa: S104  # Volcano's scheduler comes from another pod
     health_listen: Listen = HostPort("0.0.0.0", 8081)  # noqa: S104  # the kubelet and Prometheus come from outside
-    quiet: DurationUs = 500_000.0  # a gang is looked at when no pod of it came for this long
+    settle: DurationUs = _renamed(500_000.0, "settle")  # a gang is looked at when no pod of it came for this long
     max_body: SizeBytes = 512 * 2**20  # of a call from Volcano's scheduler
     partner_after: DurationUs = 60_000_000.0  # a gang with one phase alone says so after this long
     replan_after: WaitS = 60.0  # a released pod that is not placed by then is made anew; "off" is never
     reserve_for: WaitS = 600.0  # room is kept this long for pods that come once the others are ready; "off" keeps none
-    overtaking: Count = 10  # times a gang that waits for room or quota may be passed
+    bypass_limit: Count = _renamed(10, "bypass_limit")  # times a gang that waits for room or quota may be passed
     preemption: YesNo = True  # a gang of higher priority may be released for Volcano to make room
     measured_reach: str = ""  # file of measured reach, as `isochrone reach import --save` writes it; "" is none
     memory_reserve: Share = 0.15  # of each card, that nothing is planned into

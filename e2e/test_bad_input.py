@@ -277,7 +277,7 @@ def test_a_forged_plan_is_taken_off_at_creation(small: Isochrone, cluster: Clust
     [
         ("controller", "ISOCHRONE_EXTENDER_LISTEN", "x", "HOST:PORT"),
         ("controller", "ISOCHRONE_MAX_BODY", "big", "use a size"),
-        ("controller", "ISOCHRONE_QUIET", "soon", "use a duration"),
+        ("controller", "ISOCHRONE_SETTLE", "soon", "use a duration"),
         ("webhook", "ISOCHRONE_LISTEN", "0.0.0.0:99999", "port up to 65535"),
         ("webhook", "ISOCHRONE_LOG_LEVEL", "loud", "warning or error"),
         ("webhook", "ISOCHRONE_KUBECONFIG", "/nowhere/config", "no such file"),

@@ -39,4 +39,4 @@ def load(cls: type[Settings], **given: Any) -> Settings:
             cause = BadInput(FIELD, first.get("input"), first["msg"])
         # A check of several settings together has no place of its own and names one of them.
         field = "_".join(str(part) for part in first["loc"]) or cause.field
-        raise BadInput(ENV_PREFIX + field.upper(), cause.value, cause.allowed) from None
+        raise BadInput(ENV_PREFIX + field.upper().removeprefix(ENV_PREFIX), cause.value, cause.allowed) from None

@@ -67,7 +67,8 @@ class Admitted:
             "namespace": self.template.namespace,
             "name": self.template.name,
             "template": self.template.template,
-            "looked_at": str(self.inspection.inspections),
+            "inspected": str(self.inspection.inspections),
+            "looked_at": str(self.inspection.inspections),  # its old name, for one release
             "phase": self.phase,
             "gang": self.tagging.gang,
             "existing_group": self.existing_group,

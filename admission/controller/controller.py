@@ -118,7 +118,7 @@ class Controller:
             self._crowded,
         )
         timing = ReconcileSettings(
-            quiet_s=settings.quiet / 1e6, partner_s=settings.partner_after / 1e6, reserve_s=settings.reserve_for
+            quiet_s=settings.settle / 1e6, partner_s=settings.partner_after / 1e6, reserve_s=settings.reserve_for
         )
         groups = self.pod_groups.objects
         workflow = ReleaseWorkflow(
@@ -135,7 +135,7 @@ class Controller:
             self.state,
             Watched(self.pods.objects, groups, self.queues.objects),
             self.policy,
-            overtaking=settings.overtaking,
+            overtaking=settings.bypass_limit,
             preemption=settings.preemption,
             claims_s=settings.replan_after or CLAIMS_S,
         )

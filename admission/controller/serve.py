@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import importlib.metadata
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -17,7 +18,7 @@ from admission.controller.facts_page import add_facts_page
 from admission.controller.hub_serving import serving_hub
 from admission.controller.metrics import ControllerMetrics
 from admission.serving import background, health_app, stopped_by_signals
-from admission.settings import ControllerSettings
+from admission.settings import ControllerSettings, old_names
 from scheduler.extender.metrics import ExtenderMetrics
 from scheduler.extender.server import Extender
 from topology.http_server import listening
@@ -45,6 +46,8 @@ async def serve(
     Raises BadInput for settings that cannot work.
     """
     logging.basicConfig(level=settings.log_level.upper(), format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    for sentence in old_names(os.environ):
+        log.warning("%s", sentence)
     stop = stop or asyncio.Event()
     async with contextlib.AsyncExitStack() as stack:
         stack.enter_context(stopped_by_signals(stop))

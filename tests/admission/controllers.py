@@ -20,7 +20,7 @@ from topology.environment import load
 from topology.kube.api import KubeApi
 from topology.labels import DECISION, GATE, GROUP_NAME, NVIDIA_GPU, PLACEMENT
 
-QUIET = "30ms"
+SETTLE = "30ms"
 RETRY_S = 0.1
 GROUP_SHOWN_S = 0.5
 SHORT_PAUSES_S = (0.01, 0.02, None)
@@ -38,11 +38,11 @@ class Impatient(random.Random):
 
 @contextlib.asynccontextmanager
 async def controlling(
-    cluster: FileCluster, folder: Path, *, quiet: str = QUIET, retry_s: float = RETRY_S, **settings: Any
+    cluster: FileCluster, folder: Path, *, settle: str = SETTLE, retry_s: float = RETRY_S, **settings: Any
 ) -> AsyncGenerator[Controller]:
     """A controller with complete lists; it is killed at the end of the block."""
     async with await KubeApi.connect(cluster.kubeconfig(folder / "kubeconfig"), rng=Impatient()) as api:
-        controller = Controller(api, load(ControllerSettings, quiet=quiet, **settings))
+        controller = Controller(api, load(ControllerSettings, settle=settle, **settings))
         batch = controller.batch
         batch._settings = batch._workflow.settings = batch._planner.settings = dataclasses.replace(
             batch._settings, retry_s=retry_s, other_watch_s=0.0, group_shown_s=GROUP_SHOWN_S

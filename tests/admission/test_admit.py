@@ -45,6 +45,7 @@ def test_text_and_json(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFi
             "namespace": "prod",
             "name": "chat-decode-0",
             "template": "",
+            "inspected": "yes",
             "looked_at": "yes",
             "phase": "decode",
             "gang": "chat",
@@ -195,7 +196,7 @@ def test_only_what_the_webhook_looks_at_is_held(
     assert (hint in printed) is (inspected == "if-namespace-enabled" and "tagged: 1" in last)
     assert run(monkeypatch, "-f", str(file), "-n", namespace, "-o", "json") == 0
     (entry,) = json.loads(capsys.readouterr().out)
-    assert entry["looked_at"] == inspected
+    assert entry["inspected"] == entry["looked_at"] == inspected
 
 
 # --- what the API server would not take -----------------------------------------------------------

@@ -80,7 +80,7 @@ async def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, round
         left = rounds
         while left:
             starts += 1
-            async with controlling(cluster, tmp_path, overtaking=str(limit), quiet="5ms") as controller:
+            async with controlling(cluster, tmp_path, bypass_limit=str(limit), settle="5ms") as controller:
                 if starts == 1:
                     stream.make("first", 1, stream.queue)
                     await until(lambda: "isochrone-first" in groups(cluster))

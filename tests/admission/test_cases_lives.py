@@ -117,7 +117,7 @@ async def test_c056_sixty_gangs_of_all_sizes_finish(tmp_path: Path) -> None:
     """Sixty gangs of 2 to 8 GPUs on 16: each runs and ends, none is left while there is room for it."""
     async with (
         FileCluster([{"name": n, "leaf": "l", "gpus": 8} for n in ("n1", "n2")]) as cluster,
-        controlling(cluster, tmp_path, overtaking="3"),
+        controlling(cluster, tmp_path, bypass_limit="3"),
     ):
         for i in range(60):
             create(cluster, *(held(f"{half}-g{i:02}", gang=f"g{i:02}", gpus=1 + i % 4) for half in "pd"))

@@ -78,7 +78,7 @@ class Process:
 def settings_for(cluster: FileCluster, folder: Path, **given: Any) -> ControllerSettings:
     there = {"extender_listen": ANY_PORT, "health_listen": ANY_PORT}
     return load(
-        ControllerSettings, **{"kubeconfig": cluster.kubeconfig(folder / "config"), "quiet": "30ms", **there, **given}
+        ControllerSettings, **{"kubeconfig": cluster.kubeconfig(folder / "config"), "settle": "30ms", **there, **given}
     )
 
 
@@ -253,8 +253,8 @@ async def test_a_bug_in_what_it_keeps_takes_the_process_with_it(
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("quiet", "soon"),
-        ("quiet", "0s"),
+        ("settle", "soon"),
+        ("settle", "0s"),
         ("partner_after", "2m"),
         ("extender_listen", "8800"),
         ("health_listen", "localhost:99999"),
@@ -266,6 +266,15 @@ def test_a_wrong_setting_is_one_line_that_names_it(name: str, value: str) -> Non
     with pytest.raises(BadInput, match=f"^ISOCHRONE_{name.upper()} is '?\"?{value}") as error:
         load(ControllerSettings, **{name: value})
     assert "\n" not in str(error.value)
+
+
+async def test_an_old_name_in_the_environment_is_in_the_log(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("ISOCHRONE_OVERTAKING", "3")
+    with pytest.raises(BadInput, match="/nowhere"):
+        await serve(load(ControllerSettings, kubeconfig="/nowhere"), stop=asyncio.Event())
+    assert "ISOCHRONE_OVERTAKING is now called ISOCHRONE_BYPASS_LIMIT" in caplog.text
 
 
 @pytest.mark.parametrize("name", ["extender_listen", "health_listen"])
@@ -286,7 +295,7 @@ async def test_without_a_cluster_to_talk_to_it_says_so(cluster: FileCluster, tmp
 def test_the_defaults_are_those_of_the_contract() -> None:
     output = load(ControllerSettings)
     assert (output.extender_listen.port, output.health_listen.port) == (8800, 8081)
-    assert (output.quiet, output.partner_after) == (500_000.0, 60_000_000.0)
+    assert (output.settle, output.partner_after) == (500_000.0, 60_000_000.0)
 
 
 # --- agents ------------------------------------------------------------------------------------

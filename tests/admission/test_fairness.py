@@ -104,7 +104,7 @@ def test_counts() -> None:
 
 async def test_an_older_gang_is_passed_so_often_and_no_more(cluster: FileCluster, tmp_path: Path) -> None:
     """Of 8 GPUs 2 are taken and the old gang wants all 8. Two small ones may pass it; the third, which fits, waits."""
-    async with controlling(cluster, tmp_path, overtaking="2") as controller:
+    async with controlling(cluster, tmp_path, bypass_limit="2") as controller:
         create(cluster, *pair("first"))
         await until(lambda: len(bind_released(cluster)) == 2)
         create(cluster, *pair("old", 4))
@@ -124,7 +124,7 @@ async def test_an_older_gang_is_passed_so_often_and_no_more(cluster: FileCluster
 
 
 async def test_a_gang_that_would_not_fit_an_empty_cluster_holds_up_nobody(cluster: FileCluster, tmp_path: Path) -> None:
-    async with controlling(cluster, tmp_path, overtaking="0") as controller:
+    async with controlling(cluster, tmp_path, bypass_limit="0") as controller:
         create(cluster, *pair("old", 5))
         await until(lambda: controller.batch.held_gangs() == 1)
         create(cluster, *pair("young"))
@@ -132,7 +132,7 @@ async def test_a_gang_that_would_not_fit_an_empty_cluster_holds_up_nobody(cluste
 
 
 async def test_strictly_in_order(cluster: FileCluster, tmp_path: Path) -> None:
-    async with controlling(cluster, tmp_path, overtaking="0") as controller:
+    async with controlling(cluster, tmp_path, bypass_limit="0") as controller:
         create(cluster, *pair("first"))
         await until(lambda: len(bind_released(cluster)) == 2)
         create(cluster, *pair("old", 4))

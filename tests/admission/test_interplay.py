@@ -149,7 +149,7 @@ async def test_pods_for_whom_room_was_kept_wait_behind_nobody(tmp_path: Path, ho
         queue(cluster, "default", 24)
         owner = stateful_set(cluster, "decode", 2)
         wishes = {MIN_DECODE: "2"}
-        async with controlling(cluster, tmp_path, overtaking="0", preemption="false"):
+        async with controlling(cluster, tmp_path, bypass_limit="0", preemption="false"):
             create(cluster, held("p0", gpus=8), held("d0", gpus=8, owner=owner, annotations=wishes))
             await until(lambda: "isochrone-chat" in groups(cluster))
             bind_released(cluster)
@@ -171,7 +171,7 @@ async def test_who_waited_behind_a_gang_that_stops_waiting_goes(tmp_path: Path, 
     """The old gang loses a pod (or cannot be planned at all any more); nothing else happens in the cluster."""
     async with (
         FileCluster([{"name": "n1", "gpus": 8}]) as cluster,
-        controlling(cluster, tmp_path, overtaking="0") as controller,
+        controlling(cluster, tmp_path, bypass_limit="0") as controller,
     ):
         create(cluster, *pair("first"))
         await until(lambda: len(bind_released(cluster)) == 2)
@@ -193,7 +193,7 @@ async def test_a_gang_whose_queue_is_closed_stands_before_nobody(tmp_path: Path)
     async with FileCluster([{"name": "n1", "gpus": 8}]) as cluster:
         queue(cluster, "default", None)
         queue(cluster, "small", None)
-        async with controlling(cluster, tmp_path, overtaking="0") as controller:
+        async with controlling(cluster, tmp_path, bypass_limit="0") as controller:
             create(cluster, *pair("first"))
             await until(lambda: len(bind_released(cluster)) == 2)
             create(cluster, *pair("old", 4, annotations=SMALL))

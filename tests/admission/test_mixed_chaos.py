@@ -88,7 +88,7 @@ async def play(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int, steps
         world, done = World(cluster, seed), 0
         evaluate = Judge(world)
         while done < steps:
-            settings = {"quiet": "5ms", "retry_s": 0.02, "overtaking": str(seed % 3), "partner_after": "100ms"}
+            settings = {"settle": "5ms", "retry_s": 0.02, "bypass_limit": str(seed % 3), "partner_after": "100ms"}
             async with controlling(cluster, tmp_path, **settings) as controller:  # type: ignore[arg-type]
                 controller.renewal._unplaced = StuckPodPolicy(0.15)
                 evaluate.listen(controller)

@@ -59,7 +59,7 @@ async def test_inside_a_queue_an_older_gang_is_passed_so_often_and_no_more(
     queue(cluster, limited, 8, holds=2)
     for child in {olds, youngs} - {limited}:
         queue(cluster, child, parent=limited)
-    async with controlling(cluster, tmp_path, overtaking="2") as controller:
+    async with controlling(cluster, tmp_path, bypass_limit="2") as controller:
         await old_waits(cluster, controller, olds)
         await goes(cluster, "s1", youngs)
         await goes(cluster, "s2", youngs)
@@ -80,7 +80,7 @@ async def test_inside_a_queue_an_older_gang_is_passed_so_often_and_no_more(
 async def test_who_takes_nothing_of_that_quota_is_not_held_up(cluster: FileCluster, tmp_path: Path) -> None:
     queue(cluster, "q", 8, holds=2)
     queue(cluster, "other", 8)
-    async with controlling(cluster, tmp_path, overtaking="0") as controller:
+    async with controlling(cluster, tmp_path, bypass_limit="0") as controller:
         await old_waits(cluster, controller, "q")
         await goes(cluster, "young", "other")
         create(cluster, *pair("same", "q"))
@@ -91,7 +91,7 @@ async def test_who_leaves_enough_is_not_held_up(cluster: FileCluster, tmp_path: 
     """The old gang waits for nodes (64 GPUs, it needs 80). Its queue of 100 holds both, so quota is no reason; and a
     gang that no cluster can hold stands before nobody."""
     queue(cluster, "q", 100)
-    async with controlling(cluster, tmp_path, overtaking="0") as controller:
+    async with controlling(cluster, tmp_path, bypass_limit="0") as controller:
         create(cluster, *pair("old", "q", 40))
         await until(lambda: controller.batch.held_gangs() == 1)
         await goes(cluster, "young", "q")
@@ -100,7 +100,7 @@ async def test_who_leaves_enough_is_not_held_up(cluster: FileCluster, tmp_path: 
 async def test_a_gang_that_its_queue_can_never_hold_stands_before_nobody(cluster: FileCluster, tmp_path: Path) -> None:
     queue(cluster, "top", 7)
     queue(cluster, "q", 20, parent="top")
-    async with controlling(cluster, tmp_path, overtaking="0") as controller:
+    async with controlling(cluster, tmp_path, bypass_limit="0") as controller:
         await old_waits(cluster, controller, "q")
         await goes(cluster, "young", "q")
 
@@ -108,7 +108,7 @@ async def test_a_gang_that_its_queue_can_never_hold_stands_before_nobody(cluster
 async def test_half_a_gang_waits_for_its_partner_and_stands_in_no_queue(cluster: FileCluster, tmp_path: Path) -> None:
     """Its one pod alone is more than the queue has left; but what it waits for first is its other half."""
     queue(cluster, "q", 8, holds=2)
-    async with controlling(cluster, tmp_path, overtaking="0", partner_after="100ms"):
+    async with controlling(cluster, tmp_path, bypass_limit="0", partner_after="100ms"):
         create(cluster, pair("old", "q", 7)[0])
         await until(lambda: reasons(cluster, "p-old") == ["WaitingForPartner"])
         await goes(cluster, "young", "q")
@@ -119,7 +119,7 @@ async def test_who_waited_behind_it_goes_when_it_stops_waiting(cluster: FileClus
     queue(cluster, "top", 8, holds=2)
     queue(cluster, "a", parent="top")
     queue(cluster, "b", parent="top")
-    async with controlling(cluster, tmp_path, overtaking="0") as controller:
+    async with controlling(cluster, tmp_path, bypass_limit="0") as controller:
         await old_waits(cluster, controller, "a")
         create(cluster, *pair("young", "b"))
         await until(lambda: reasons(cluster, "p-young") == ["WaitingForQueue"])
@@ -134,7 +134,7 @@ async def test_passes_count_on_when_quota_comes_and_room_does_not(cluster: FileC
     """Passed once while it waited for quota, and that is the limit: it is not passed again while it waits for room."""
     queue(cluster, "q", 60, holds=10)
     queue(cluster, "other")
-    async with controlling(cluster, tmp_path, overtaking="1"):
+    async with controlling(cluster, tmp_path, bypass_limit="1"):
         await goes(cluster, "first", "other", 5)  # 54 of 64 left on the node
         create(cluster, *pair("old", "q", 30))  # 60: more than 50 of its queue, and more than the node has left
         await until(lambda: reasons(cluster, "p-old") == ["WaitingForQueue"])
@@ -150,7 +150,7 @@ async def test_a_group_of_pods_that_no_cluster_holds_whole_stands_before_nobody(
     pods as the minimum asks for; but a group goes whole or not at all."""
     async with (
         FileCluster([{"name": f"n{i}", "zone": "a", "leaf": "l", "gpus": 4} for i in range(3)]) as cluster,
-        controlling(cluster, tmp_path, overtaking="0") as controller,
+        controlling(cluster, tmp_path, bypass_limit="0") as controller,
     ):
         create(
             cluster, held("p0"), *(lws(group, worker, 2, gpus=1 + 7 * worker) for group in (0, 1) for worker in (0, 1))

@@ -88,7 +88,7 @@ async def test_a_gang_is_looked_at_at_once_when_its_owners_pods_are_here(cluster
         )
         for phase, n in (("prefill", 1), ("decode", 2))
     ]
-    async with controlling(cluster, tmp_path, quiet="60s"):
+    async with controlling(cluster, tmp_path, settle="60s"):
         create(cluster, held("p0", owner=owners[0]), held("d0", owner=owners[1]))
         await until(lambda: len(cluster.requests) > 10)
         assert gated(cluster) == {"p0", "d0"}

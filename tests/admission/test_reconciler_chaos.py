@@ -116,7 +116,7 @@ async def test_chaos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int)
         chaos, steps = Chaos(cluster, seed), 0
         with never_overbooked(cluster):
             while steps < STEPS:
-                async with controlling(cluster, tmp_path, quiet="5ms", retry_s=0.02) as controller:
+                async with controlling(cluster, tmp_path, settle="5ms", retry_s=0.02) as controller:
                     dies = False
                     while steps < STEPS and not dies:
                         dies, steps = chaos.step(), steps + 1

@@ -123,7 +123,7 @@ async def test_an_owner_that_wants_fewer_is_not_waited_for(cluster: FileCluster,
     owners = [
         replica_set(cluster, name, 1, n, deployment(cluster, name)) for name, n in (("prefill", 1), ("decode", 3))
     ]
-    async with controlling(cluster, tmp_path, quiet="60s") as controller:
+    async with controlling(cluster, tmp_path, settle="60s") as controller:
         create(cluster, held("p0", owner=owners[0]), held("d0", owner=owners[1]))
         await inspected(controller)
         assert gated(cluster) == {"p0", "d0"}

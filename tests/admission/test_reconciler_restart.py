@@ -169,6 +169,6 @@ async def test_at_a_start_the_first_in_rank_is_planned_first_however_long_the_lo
     monkeypatch.setattr("admission.reconcile.reconciler._STEP_S", 10.0)
     for number in range(80):
         create(cluster, *(held(f"{half}-g{number:02}", gang=f"g{number:02}", gpus=4) for half in "pd"))
-    async with controlling(cluster, tmp_path, quiet="60ms") as controller:
+    async with controlling(cluster, tmp_path, settle="60ms") as controller:
         await until(lambda: bool(groups(cluster)) and controller.batch.held_gangs() == 79)
         assert groups(cluster).keys() == {"isochrone-g00"}

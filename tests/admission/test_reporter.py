@@ -280,7 +280,7 @@ def plan_of(controller: Controller) -> tuple[Any, Plan]:
 
 
 async def test_what_was_to_be_said_of_a_held_pod_is_dropped_once_it_is_planned(tmp_path: Path) -> None:
-    async with FileCluster([]) as cluster, controlling(cluster, tmp_path, quiet="60s") as controller:
+    async with FileCluster([]) as cluster, controlling(cluster, tmp_path, settle="60s") as controller:
         create(cluster, held("p0"), held("d0"), held("d1"))
         await until(lambda: len(controller.state.gang_pods(*CHAT)) == 3)
         reporter, _ = spoken(controller)
@@ -304,7 +304,7 @@ async def test_what_was_to_be_said_of_a_held_pod_is_dropped_once_it_is_planned(t
 
 async def test_words_that_wait_are_bounded_and_the_newest_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("admission.report.reporter._WAITING", 3)
-    async with FileCluster([]) as cluster, controlling(cluster, tmp_path, quiet="60s") as controller:
+    async with FileCluster([]) as cluster, controlling(cluster, tmp_path, settle="60s") as controller:
         create(cluster, *(held(f"d{i}") for i in range(9)), held("p0"))
         await until(lambda: len(controller.state.gang_pods(*CHAT)) == 10)
         reporter, sink = spoken(controller)

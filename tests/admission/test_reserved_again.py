@@ -64,7 +64,7 @@ async def test_for_the_next_pod_of_an_ordered_owner(
     await goes(cluster, tmp_path, held("p0", gpus=8), first, is_bound=is_bound)
     second = held("d1", gpus=8, owner=owner, annotations=WISHES)
     create(cluster, *others(priority=10), *[second][: int(here)])
-    async with controlling(cluster, tmp_path, preemption="false", overtaking="0") as controller:
+    async with controlling(cluster, tmp_path, preemption="false", bypass_limit="0") as controller:
         await until(lambda: bool(reasons(cluster, "p-other")))
         assert here or len(retained(controller.state._assumed)) == 1
         create(cluster, *[second][int(here) :])
@@ -80,7 +80,7 @@ async def test_for_the_workers_of_a_leader(cluster: FileCluster, tmp_path: Path,
     await goes(cluster, tmp_path, held("p0", gpus=8), lws(0, 0, 3, owner=owner, gpus=8))
     workers = [lws(0, worker, 3, owner=owner, gpus=8) for worker in (1, 2)]
     create(cluster, *others(4, priority=10), *workers[:here])
-    async with controlling(cluster, tmp_path, preemption="false", overtaking="0") as controller:
+    async with controlling(cluster, tmp_path, preemption="false", bypass_limit="0") as controller:
         await until(lambda: bool(reasons(cluster, "p-other")))
         create(cluster, *workers[here:])
         await until(lambda: {"d0-1", "d0-2"} <= released(cluster).keys())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from admission.settings import ControllerSettings, IsochroneSettings, SizeBytes, WebhookSettings
+from admission.settings import RENAMED, ControllerSettings, IsochroneSettings, SizeBytes, WebhookSettings, old_names
 from topology.bad_input import BadInput
 from topology.environment import load
 from topology.units import HostPort
@@ -84,3 +84,33 @@ def test_the_types_serve_other_processes_too(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setenv("ISOCHRONE_MAX_BODY", "lots")
     with pytest.raises(BadInput, match=r"ISOCHRONE_MAX_BODY is 'lots'; use a size"):
         load(Other)
+
+
+@pytest.mark.parametrize("names", [tuple(RENAMED), tuple(RENAMED.values())])
+def test_old_names_of_variables_still_work(monkeypatch: pytest.MonkeyPatch, names: tuple[str, str]) -> None:
+    settle, bypass_limit = names
+    monkeypatch.setenv(settle, "2s")
+    monkeypatch.setenv(bypass_limit, "3")
+    settings = load(ControllerSettings)
+    assert (settings.settle, settings.bypass_limit) == (2_000_000.0, 3)
+    given = load(ControllerSettings, settle="5ms", bypass_limit="0")
+    assert (given.settle, given.bypass_limit) == (5_000.0, 0), "the command line wins"
+
+
+def test_the_new_name_of_a_variable_wins_over_the_old(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ISOCHRONE_QUIET", "2s")
+    monkeypatch.setenv("ISOCHRONE_SETTLE", "3s")
+    assert load(ControllerSettings).settle == 3_000_000.0
+
+
+@pytest.mark.parametrize("name", ["ISOCHRONE_QUIET", "ISOCHRONE_SETTLE"])
+def test_a_wrong_value_of_a_renamed_variable_has_its_new_name(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    monkeypatch.setenv(name, "soon")
+    with pytest.raises(BadInput, match=r"^ISOCHRONE_SETTLE is 'soon'; use a duration"):
+        load(ControllerSettings)
+
+
+def test_an_old_name_is_told_with_the_new_one() -> None:
+    assert old_names({"ISOCHRONE_SETTLE": "1s", "ISOCHRONE_LISTEN": ""}) == []
+    (sentence,) = old_names({"ISOCHRONE_QUIET": "1s"})
+    assert sentence.startswith("ISOCHRONE_QUIET is now called ISOCHRONE_SETTLE;")

@@ -86,6 +86,7 @@ def test_helm_lint_has_nothing_to_say() -> None:
         "webhook.rules=file",
         "webhook.excludeNamespaces={Kube-System}",
         "controller.replicas=2",
+        "controller.settle=500",
         "controller.quiet=500",
         "controller.maxBody=512",
         "image.pullPolicy=Sometimes",
@@ -98,6 +99,16 @@ def test_a_wrong_value_is_refused(setting: str) -> None:
     done = run_helm("template", "isochrone", str(CHART), "--set", setting)
     assert done.returncode != 0
     assert setting.split("=")[0].split(".")[-1] in done.stderr or "additional properties" in done.stderr.lower()
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("names", [("settle", "bypassLimit"), ("quiet", "overtaking")])
+def test_values_by_their_old_names_still_count(names: tuple[str, str]) -> None:
+    objects = template(f"controller.{names[0]}=7s", f"controller.{names[1]}=0")
+    container = named("Deployment", "isochrone-controller", objects)["spec"]["template"]["spec"]["containers"][0]
+    env = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert (env["ISOCHRONE_SETTLE"], env["ISOCHRONE_BYPASS_LIMIT"]) == ("7s", "0")
+    assert not {"ISOCHRONE_QUIET", "ISOCHRONE_OVERTAKING"} & set(env)
 
 
 @pytest.mark.e2e

@@ -72,3 +72,8 @@ tolerations:
 priorityClassName: {{ . }}
 {{- end }}
 {{- end }}
+
+{{/* A value that had another name: values.yaml always has the new key, so the old one, where somebody sets it, counts. */}}
+{{- define "isochrone.renamed" -}}
+{{- if hasKey .in .old }}{{ get .in .old }}{{ else }}{{ get .in .new }}{{ end }}
+{{- end }}

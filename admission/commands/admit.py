@@ -198,10 +198,7 @@ def _alone(entry: Admitted, all_: Sequence[Admitted]) -> Iterator[str]:
         return
     if next(each for each in all_ if _group(each)[:2] == (namespace, gang)) is not entry:
         return
-    phases = {
-        name: {_group(each)[2] for each in all_ if _group(each)[:2] == (namespace, name)}
-        for name in sorted({each.tagging.gang for each in all_ if each.tagging.gang and _group(each)[0] == namespace})
-    }
+    phases = _phases_of_gangs(namespace, all_)
     if len(phases[gang]) > 1:
         return
     other = labels.DECODE if phase == labels.PREFILL else labels.PREFILL
@@ -211,6 +208,14 @@ def _alone(entry: Admitted, all_: Sequence[Admitted]) -> Iterator[str]:
     yield f"gang {gang} has only {phase} pods here; its {other} pods must come from elsewhere: it {waits}" + (
         f"; gang {close[0]} has only {other} pods: did you mean one gang?" if close else ""
     )
+
+
+def _phases_of_gangs(namespace: str, all_: Sequence[Admitted]) -> dict[str, set[str | None]]:
+    """The phases of each gang of a namespace, by name."""
+    return {
+        name: {_group(each)[2] for each in all_ if _group(each)[:2] == (namespace, name)}
+        for name in sorted({each.tagging.gang for each in all_ if each.tagging.gang and _group(each)[0] == namespace})
+    }
 
 
 def _too_few(entry: Admitted, all_: Sequence[Admitted]) -> Iterator[str]:
@@ -247,40 +252,40 @@ def _wants_gpu(pod: Pod) -> bool:
 
 def lines(entry: Admitted) -> Iterator[str]:
     """One template for people: what, then why, then what they should know."""
-    template, tagging = entry.template, entry.tagging
+    template = entry.template
     part = f" {template.template}" if template.template else ""
-    head = f"{template.kind} {template.namespace}/{template.name}{part}: "
-    if entry.conditional:
-        head += f"{entry.inspection.why}: "
-    if tagging.denied:
-        yield head + "refused"
-    elif entry.inspection.inspections is Inspection.NO and not tagging.phase:
-        yield head + f"not looked at: {entry.inspection.why}"
-    elif tagging.phase:
-        if entry.inspection.inspections is Inspection.NO:
-            head += f"not looked at: {entry.inspection.why}: "
-        held = "held until its gang has a place" if tagging.mode == labels.REQUIRED else "labelled, not held"
-        yield head + f"{tagging.phase} of gang {tagging.gang}, {held}"
-    elif entry.reading.mixed:
-        yield head + "serves both phases, left alone"
-    elif not entry.reading.engine:
-        yield head + "no engine, left alone"
-    elif tagging.warnings:
-        yield head + "not tagged"
-    elif entry.reading.phase:
-        yield head + "left alone: opted out or placed already"
-    else:
-        yield head + "nothing that is recognised, left alone"
+    condition = f"{entry.inspection.why}: " if entry.conditional else ""
+    yield f"{template.kind} {template.namespace}/{template.name}{part}: {condition}{_outcome(entry)}"
     if entry.reading.signal:
         yield f"  phase   {entry.reading.signal} ({entry.reading.confidence})"
-    if tagging.gang:
-        yield f"  gang    {tagging.signal.rpartition('gang: ')[2]}"
+    if entry.tagging.gang:
+        yield f"  gang    {entry.tagging.signal.rpartition('gang: ')[2]}"
     if entry.existing_group:
         yield f"  group   {entry.existing_group} of {entry.group_system}, kept"
     if entry.unit:
         yield f"  member  {entry.size} pods serve one copy of the model"
     for warning in entry.warnings:
         yield f"  note    {warning}"
+
+
+def _outcome(entry: Admitted) -> str:
+    """What would become of the pods of one template."""
+    tagging, reading = entry.tagging, entry.reading
+    if tagging.denied:
+        return "refused"
+    passed_by = f"not looked at: {entry.inspection.why}" if entry.inspection.inspections is Inspection.NO else ""
+    if tagging.phase:
+        held = "held until its gang has a place" if tagging.mode == labels.REQUIRED else "labelled, not held"
+        return f"{passed_by and passed_by + ': '}{tagging.phase} of gang {tagging.gang}, {held}"
+    if passed_by:
+        return passed_by
+    if reading.mixed:
+        return "serves both phases, left alone"
+    if not reading.engine:
+        return "no engine, left alone"
+    if tagging.warnings:
+        return "not tagged"
+    return "left alone: opted out or placed already" if reading.phase else "nothing that is recognised, left alone"
 
 
 def to_enable(found: Sequence[Admitted]) -> Iterator[str]:

@@ -92,8 +92,7 @@ async def release(
     """
     chosen = Chosen(namespace, gang, frozenset(pods))
     if remove_webhook:
-        there = await api.delete(WEBHOOKS.format(WEBHOOK_CONFIGURATION))
-        printer(f"webhook configuration {WEBHOOK_CONFIGURATION} {'removed' if there else 'was gone already'}")
+        await _remove_webhook(api, printer)
     released, failed, seen = 0, 0, set[str]()
     others: set[str] = set()
     for expire in range(_SWEEPS):
@@ -115,6 +114,11 @@ async def release(
     if not found:
         printer(_no_such_gang(gang, namespace, others - {"", gang}))
     return ReleaseSummary(released, failed, found)
+
+
+async def _remove_webhook(api: KubeApi, printer: Printer) -> None:
+    there = await api.delete(WEBHOOKS.format(WEBHOOK_CONFIGURATION))
+    printer(f"webhook configuration {WEBHOOK_CONFIGURATION} {'removed' if there else 'was gone already'}")
 
 
 def _no_such_gang(gang: str, namespace: str | None, others: Collection[str]) -> str:

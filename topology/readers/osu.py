@@ -51,13 +51,13 @@ def read_osu(text: str, name: str = "") -> Readout:
     label = ""
     for at, line in enumerate(lines_of(text), start=1):
         if match := _TITLE.match(line):
-            run = _Run(match[2], match[1] or "", label)
+            run = _run(match, label)
             if not _wanted(run):
                 notes.append(f"the {run.test} test measures no pair and was left out")
         elif line.startswith("# Size") and run is not None:
-            run.columns = tuple(_column(match) for match in _COLUMN.finditer(line))
+            run.columns = _columns(line)
         elif line.startswith("#"):
-            label = label if line.startswith(_OURS) else line.lstrip("# ")[:100]
+            label = _label(line, label)
         elif run is not None and _wanted(run) and _is_row(tokens := line.split()):
             value = _value(run, tokens, at)
             if value is None:
@@ -67,6 +67,19 @@ def read_osu(text: str, name: str = "") -> Readout:
     if not values:
         raise BadInput("the file", name or "unnamed", "no whole row of an osu_latency or osu_bw table is in it")
     return Readout(TOOL, pairs=tuple(values), notes=unique(notes), warnings=warnings.all())
+
+
+def _run(title: re.Match[str], label: str) -> _Run:
+    return _Run(title[2], title[1] or "", label)
+
+
+def _columns(line: str) -> tuple[str, ...]:
+    return tuple(_column(match) for match in _COLUMN.finditer(line))
+
+
+def _label(line: str, before: str) -> str:
+    """What a comment calls the run to come; a comment of OSU's own changes nothing."""
+    return before if line.startswith(_OURS) else line.lstrip("# ")[:100]
 
 
 def _is_row(tokens: Sequence[str]) -> bool:

@@ -8,8 +8,9 @@ NVIDIA/cuda-samples, p2pBandwidthLatencyTest; NVIDIA/nvbandwidth, README.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 from topology.bad_input import BadInput
@@ -67,8 +68,8 @@ def read_p2p_matrix(text: str, _name: str = "") -> Readout:
         tokens = line.split()
         if matrix is None or not tokens:
             continue
-        if tokens[0] in ("GPU", "D\\D", "CPU") or (matrix.columns == 0 and whole(tokens[0]) is not None):
-            matrix.columns = sum(1 for token in tokens if whole(token, MAX_GPUS) is not None)
+        if _is_header(matrix, tokens):
+            matrix.columns = _count_columns(tokens)
             if tokens[0] == "CPU":
                 notes.append("the CPU's launch times measure no pair")
                 matrix = None
@@ -77,17 +78,40 @@ def read_p2p_matrix(text: str, _name: str = "") -> Readout:
         if row is None or matrix.note:
             matrix = matrix if tokens[0] != "SUM" else None
             continue
-        cells = [0.0 if word == "N/A" else number(word) for word in tokens[1:]]
-        if len(cells) < matrix.columns or None in cells[: matrix.columns]:
+        if not _is_whole(matrix, tokens):
             warnings.add(at, f"a row that is cut or damaged was left out: {shown(line)}")
             continue
-        for column, cell in enumerate(tokens[1 : matrix.columns + 1]):
-            if column != row and len(values) < MAX_VALUES and (value := _value(matrix, row, column, cell, at)):
-                values.append(value)
+        values.extend(islice(_row_values(matrix, row, tokens, at), MAX_VALUES - len(values)))
     if not values:
-        held = "; ".join(unique(notes)) or "no whole row of a matrix between GPUs is in it"
-        raise BadInput(f"line {first[0]}", first[1], held)
+        raise _no_pair(first, notes)
     return Readout(TOOL, pairs=tuple(values), notes=unique(notes), warnings=warnings.all())
+
+
+def _is_header(matrix: _Matrix, tokens: Sequence[str]) -> bool:
+    """The line with the numbers of the columns."""
+    return tokens[0] in ("GPU", "D\\D", "CPU") or (matrix.columns == 0 and whole(tokens[0]) is not None)
+
+
+def _count_columns(tokens: Sequence[str]) -> int:
+    return sum(1 for token in tokens if whole(token, MAX_GPUS) is not None)
+
+
+def _is_whole(matrix: _Matrix, tokens: Sequence[str]) -> bool:
+    """Whether a row has a number, or N/A, in each column."""
+    cells = [0.0 if word == "N/A" else number(word) for word in tokens[1:]]
+    return len(cells) >= matrix.columns and None not in cells[: matrix.columns]
+
+
+def _row_values(matrix: _Matrix, row: int, tokens: Sequence[str], at: int) -> Iterator[Measurement]:
+    """What a row says of pairs of different GPUs."""
+    for column, cell in enumerate(tokens[1 : matrix.columns + 1]):
+        if column != row and (value := _value(matrix, row, column, cell, at)):
+            yield value
+
+
+def _no_pair(first: tuple[int, str], notes: Sequence[str]) -> BadInput:
+    held = "; ".join(unique(notes)) or "no whole row of a matrix between GPUs is in it"
+    return BadInput(f"line {first[0]}", first[1], held)
 
 
 def _title(line: str) -> _Matrix | None:

@@ -72,10 +72,7 @@ def show(
     from topology.graph.text import around, picture
 
     _check_output(output)
-    if node and not _NODE.fullmatch(node):
-        raise BadInput("--node", node, "it is the name of a node: letters, digits, - and .")
-    if not _NAMESPACE.fullmatch(namespace):
-        raise BadInput("--namespace", namespace, "it is a namespace: small letters, digits and -")
+    _check_names(node, namespace)
     if here and (file or node):
         raise BadInput("--here", f"given with {file or '--node'}", "use one or the other")
     if override and not here:
@@ -131,6 +128,13 @@ def _with_agent(topology: Topology, node: str, reported: tuple[NodeFacts, PartAg
         if age.freshness != Freshness.FRESH
     ]
     return replace(found, warnings=(*found.warnings, *old, *facts.state.problems))
+
+
+def _check_names(node: str, namespace: str) -> None:
+    if node and not _NODE.fullmatch(node):
+        raise BadInput("--node", node, "it is the name of a node: letters, digits, - and .")
+    if not _NAMESPACE.fullmatch(namespace):
+        raise BadInput("--namespace", namespace, "it is a namespace: small letters, digits and -")
 
 
 def _check_output(output: str) -> None:

@@ -53,37 +53,53 @@ def hints(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
     """The first kind of hint that names one phase: variables and arguments, then containers, then owners."""
     engines = [call for call in calls if call.is_engine]
     if not engines:
-        other = next((call.program.other for call in calls), "")
-        if other:
-            yield Finding(PhaseSign.NO_ENGINE, f"{other} in container {calls[0].container}")
+        yield from _no_engine(calls)
         return
     known = any(call.program.engine for call in engines)
     # Dynamo calls the one worker of an aggregated service a decode worker: there a name tells nothing.
     telling = not any(call.program.engine == DYNAMO for call in engines)
-    # Only where its engine was told by a file is the rest of a TensorRT-LLM pod worth the engine's own words.
-    tokens = TRTLLM_TOKENS if any(call.program.engine == TRTLLM for call in engines) else {}
     names = [*_container_names(engines), *_owner_names(pod)]
     if not known and any(runs_beside_engines(iter(tokens_of(name))) for _, name in names):
         yield Finding(PhaseSign.NO_ENGINE, f"named {names[0][1]}")
         return
     if not known and not wants_gpu(pod):
         return
-    for where, kind in (
+    for where, kind in _kinds(pod, calls, engines):
+        found = list(kind)
+        if found:
+            yield from _weighed(found, where, pod, calls, telling)
+            return
+
+
+def _no_engine(calls: tuple[EngineCall, ...]) -> Iterator[Finding]:
+    """What the first container runs instead of an engine, if that is known."""
+    other = next((call.program.other for call in calls), "")
+    if other:
+        yield Finding(PhaseSign.NO_ENGINE, f"{other} in container {calls[0].container}")
+
+
+def _kinds(
+    pod: Pod, calls: tuple[EngineCall, ...], engines: list[EngineCall]
+) -> tuple[tuple[str, Iterator[Finding]], ...]:
+    """The kinds of hints, the strongest first, each with where it is from."""
+    # Only where its engine was told by a file is the rest of a TensorRT-LLM pod worth the engine's own words.
+    tokens = TRTLLM_TOKENS if any(call.program.engine == TRTLLM for call in engines) else {}
+    return (
         ("setting", _settings(pod, calls)),
         ("script", _named(_script_names(engines))),
         ("owner", _tokens_given(engines)),
         ("container", _named(_container_names(engines), tokens)),
         ("owner", _named(_owner_names(pod), {**tokens, **_OF_OWNERS})),
-    ):
-        found = list(kind)
-        serves = serves_language_models if where == "owner" else may_serve
-        if any(finding.sign is PhaseSign.DECODE for finding in found) and not serves(pod, calls):
-            yield Finding(PhaseSign.OPEN, found[0].text)  # video, too, is decoded on GPUs
-            return
-        if found:
-            signs = telling and not (where == "owner" and _plainly_aggregated(pod, calls))
-            yield from found if signs else [Finding(PhaseSign.OPEN, finding.text) for finding in found]
-            return
+    )
+
+
+def _weighed(found: list[Finding], where: str, pod: Pod, calls: tuple[EngineCall, ...], telling: bool) -> list[Finding]:
+    """Hints of one kind as far as they say something of this pod; else what they say stays open."""
+    serves = serves_language_models if where == "owner" else may_serve
+    if any(finding.sign is PhaseSign.DECODE for finding in found) and not serves(pod, calls):
+        return [Finding(PhaseSign.OPEN, found[0].text)]  # video, too, is decoded on GPUs
+    signs = telling and not (where == "owner" and _plainly_aggregated(pod, calls))
+    return found if signs else [Finding(PhaseSign.OPEN, finding.text) for finding in found]
 
 
 def aggregated(pod: Pod, calls: tuple[EngineCall, ...]) -> Iterator[Finding]:

@@ -92,17 +92,24 @@ def _vllm_findings(found: list[tuple[str, str]]) -> Iterator[Finding]:
     if decided or not found:
         return
     if not any(kv_role == "kv_both" for _, kv_role in found):
-        # A variable that cannot be read here is no misspelling.
-        wrong = next((kv_role[:40] for _, kv_role in found if kv_role and "$" not in kv_role), "")
-        allowed = f"vLLM kv_role {wrong!r} (it takes kv_producer, kv_consumer or kv_both)"
-        yield Finding(PhaseSign.OPEN, allowed if wrong else "vLLM --kv-transfer-config")
+        yield _unknown_role(found)
         return
-    # NIXL users write kv_both on both sides; it says that KV moves, not which way.
+    yield _both_ways(found, moves)
+
+
+def _unknown_role(found: list[tuple[str, str]]) -> Finding:
+    # A variable that cannot be read here is no misspelling.
+    wrong = next((kv_role[:40] for _, kv_role in found if kv_role and "$" not in kv_role), "")
+    allowed = f"vLLM kv_role {wrong!r} (it takes kv_producer, kv_consumer or kv_both)"
+    return Finding(PhaseSign.OPEN, allowed if wrong else "vLLM --kv-transfer-config")
+
+
+def _both_ways(found: list[tuple[str, str]], moves: list[tuple[str, str]]) -> Finding:
+    """NIXL users write kv_both on both sides; it says that KV moves, not which way."""
     if any(name != "MultiConnector" for name, _ in moves):
-        yield Finding(PhaseSign.OPEN, "vLLM kv_role kv_both")
-    else:
-        name = next(name for name, kv_role in found if kv_role == "kv_both")
-        yield Finding(PhaseSign.AGGREGATED, f"vLLM {name} kv_both")
+        return Finding(PhaseSign.OPEN, "vLLM kv_role kv_both")
+    name = next(name for name, kv_role in found if kv_role == "kv_both")
+    return Finding(PhaseSign.AGGREGATED, f"vLLM {name} kv_both")
 
 
 def _kv_roles(text: str) -> list[tuple[str, str]]:

@@ -162,16 +162,21 @@ def program_of(
     if not _ROUTER_FLAGS.isdisjoint(flags):
         return Program(other="router")
     if not engine and not other:
-        if _sends_to_both(flags):
-            other = "router"
-        elif any(first and name.startswith(_FETCHERS) for name, first in _names(commands[-1:])):
-            other = "model download"
+        other = _other_by_use(commands, flags)
     if engine or other:
         return Program(engine, other, bool(engine) and _complete(_starting(commands), flags, engine))
     engine, other = _of_image(image)
     # Without a command of its own the image's entry point reads the arguments.
     seen = bool(commands) and not has_command
     return Program(engine, other, bool(engine) and seen and _complete(commands, flags, engine))
+
+
+def _other_by_use(commands: Sequence[Sequence[str]], flags: Mapping[str, tuple[str, ...]]) -> str:
+    """What a program without a known name is by its flags or its last command; empty if unknown."""
+    if _sends_to_both(flags):
+        return "router"
+    fetches = any(first and name.startswith(_FETCHERS) for name, first in _names(commands[-1:]))
+    return "model download" if fetches else ""
 
 
 def _starting(commands: Sequence[Sequence[str]]) -> list[Sequence[str]]:

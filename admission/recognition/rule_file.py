@@ -72,13 +72,7 @@ def read_rules(text: str, file: str) -> Rules:
     """The table with the file's rows in it. Raises BadInput. An empty text is the built-in table."""
     if len(text) > MAX_BYTES:
         raise BadInput(file, f"{len(text)} characters", f"at most {MAX_BYTES} are read")
-    try:
-        loaded = yaml.safe_load(text)
-    except yaml.MarkedYAMLError as error:
-        at = f"line {error.problem_mark.line + 1}" if error.problem_mark else "a line"
-        raise BadInput(file, at, f"it must be YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise BadInput(file, "not readable", f"it must be YAML: {str(error).splitlines()[0]}") from None
+    loaded = _loaded(text, file)
     if loaded is None:
         return BUILT_IN
     try:
@@ -96,6 +90,16 @@ def read_rules(text: str, file: str) -> Rules:
     return Rules(tuple(rows), None if given.mixed == "leave" else given.mixed)
 
 
+def _loaded(text: str, file: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.MarkedYAMLError as error:
+        at = f"line {error.problem_mark.line + 1}" if error.problem_mark else "a line"
+        raise BadInput(file, at, f"it must be YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise BadInput(file, "not readable", f"it must be YAML: {str(error).splitlines()[0]}") from None
+
+
 def _refused(file: str, error: ErrorDetails) -> BadInput:
     """pydantic's first error as our sentence: where, what stands there, what may stand there."""
     inside = next((part for part in error["loc"] if part in _RuleFile.model_fields), "")
@@ -104,28 +108,31 @@ def _refused(file: str, error: ErrorDetails) -> BadInput:
     at = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in loc if part != "[key]").lstrip(".")
     field = f"{file}: {at}" if at else file
     keys = f"name, values, confidence and one of {', '.join(_WHERE)}" if inside == "rules" else "disable, mixed, rules"
-    context = error.get("ctx") or {}
     if kind == "missing":
         return BadInput(f"{field}.{error['loc'][-1]}", "missing", f"a rule has {keys}")
     if kind == "places":
         return BadInput(f"{field}: where it looks", error["msg"], f"give one of {', '.join(_WHERE)}")
     if kind == "extra_forbidden":
         return BadInput(field, _shown(given), f"there is no such key; the keys are {keys}")
+    return BadInput(field, _shown(given), _allowed(error, keys))
+
+
+def _allowed(error: ErrorDetails, keys: str) -> str:
+    """What may stand where a value is of another type, or too short or long."""
+    kind, context = error["type"], error.get("ctx") or {}
     if kind in ("model_type", "model_attributes_type", "dict_type"):
-        allowed = "it must map values to phases" if "values" in error["loc"] else f"it must be a mapping with {keys}"
-    elif kind == "list_type":
-        allowed = "it must be a list"
-    elif kind == "string_type":
-        allowed = "it must be text: put it in quotes"
-    elif kind == "literal_error":
-        allowed = f"use {context['expected'].replace(chr(39), '')}"
-    elif "min_length" in context:
-        allowed = "it must not be empty"
-    elif "max_length" in context:
-        allowed = f"at most {context['max_length']} {'characters' if kind.startswith('string') else 'entries'} are read"
-    else:
-        allowed = error["msg"][:1].lower() + error["msg"][1:]
-    return BadInput(field, _shown(given), allowed)
+        return "it must map values to phases" if "values" in error["loc"] else f"it must be a mapping with {keys}"
+    if kind == "list_type":
+        return "it must be a list"
+    if kind == "string_type":
+        return "it must be text: put it in quotes"
+    if kind == "literal_error":
+        return f"use {context['expected'].replace(chr(39), '')}"
+    if "min_length" in context:
+        return "it must not be empty"
+    if "max_length" in context:
+        return f"at most {context['max_length']} {'characters' if kind.startswith('string') else 'entries'} are read"
+    return error["msg"][:1].lower() + error["msg"][1:]
 
 
 def _shown(value: Any) -> Any:

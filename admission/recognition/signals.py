@@ -195,19 +195,22 @@ def read_phase(pod: Pod, calls: tuple[EngineCall, ...] | None = None, rules: Rul
         return PhaseReading(None)
     row, first = found[0]
     if row.confidence is Confidence.EXPLICIT:
-        against = tuple(
-            f"{labels.PHASE} is {first.sign} but {other.text} says {other.sign}; the label wins"
-            for other_row, other in found[1:]
-            if other.sign in (PhaseSign.PREFILL, PhaseSign.DECODE, PhaseSign.NO_ENGINE)
-            and _counts(other_row, other, first)
-        )
-        return PhaseReading(_phase(first.sign), first.text, row.confidence, against)
+        return PhaseReading(_phase(first.sign), first.text, row.confidence, _against_label(first, found[1:]))
     if calls and all(call.program.other in NOT_SERVING for call in calls):
         return _serves_nothing(calls[0], found)
     decided = [(row, finding) for row, finding in found if finding.sign in DECIDES]
     if not decided:
         return _undecided(found, rules)
     return _decided(decided, found, calls, rules)
+
+
+def _against_label(first: Finding, others: Sequence[tuple[SignalRow, Finding]]) -> tuple[str, ...]:
+    """What contradicts the label."""
+    return tuple(
+        f"{labels.PHASE} is {first.sign} but {other.text} says {other.sign}; the label wins"
+        for other_row, other in others
+        if other.sign in (PhaseSign.PREFILL, PhaseSign.DECODE, PhaseSign.NO_ENGINE) and _counts(other_row, other, first)
+    )
 
 
 def _serves_nothing(call: EngineCall, found: Sequence[tuple[SignalRow, Finding]]) -> PhaseReading:

@@ -183,6 +183,10 @@ class GangReporter:
             self._bindings.forget(uid)
             self._events.forget(uid)
             return
+        self._report_arrival(old, new)
+
+    def _report_arrival(self, old: Pod | None, new: Pod) -> None:
+        """A pod of a gang was bound, or was created past the webhook."""
         if new.spec.node_name and (old is None or not old.spec.node_name):
             if self._bindings.add(new, monotonic_s()):
                 self._wakeup.set()
@@ -288,10 +292,7 @@ class GangReporter:
         pair = worst_pair(pod, view, table)
         bound_us, mode = view.settings.reach_us, view.settings.mode
         reported_us = known.plan.request.bound.us if known is not None else bound_us
-        inside = None
-        if known is not None and (node_set := known.plan.set_of(uid)) is not None:
-            index = table.index.get(node)
-            inside = index is not None and (table.nodes[index].metadata.label(node_set.key) in node_set.values)
+        inside = self._inside_set(known.plan, uid, node) if known is not None else None
         text = placed_event(
             decision,
             node,
@@ -312,6 +313,15 @@ class GangReporter:
             self._annotate(pod, {PLACEMENT: block, DECISION: decision_line(decision)})
         if known is not None:
             plans[key] = known.plan
+
+    def _inside_set(self, plan: Plan, uid: str, node: str) -> bool | None:
+        """Whether the node is in the set that was planned for the pod; None where there is none."""
+        node_set = plan.set_of(uid)
+        if node_set is None:
+            return None
+        table = self._state.table()
+        index = table.index.get(node)
+        return index is not None and (table.nodes[index].metadata.label(node_set.key) in node_set.values)
 
     async def _watch_pairs(self) -> None:
         """Say of running pods whose worst pair is beyond its bound since a node changed. They are left running."""

@@ -256,6 +256,7 @@ class FileCluster:
                 return applied, 201 if new and applied["metadata"].get("generation") == 1 else 200
         raise Refused(415, "UnsupportedMediaType", f"patches of type {request.content_type} are not known here")
 
+    # complexity: one stream with its resume, bookmarks and end
     async def _watch(self, request: web.Request, target: Target) -> web.StreamResponse:
         query = request.query
         selection = selection_of(target.namespace, query)

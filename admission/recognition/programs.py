@@ -155,10 +155,7 @@ def program_of(
     commands: Sequence[Sequence[str]], flags: Mapping[str, tuple[str, ...]], image: str, has_command: bool
 ) -> Program:
     """What the commands of one container run. `has_command`: the image's entry point is not used."""
-    names = list(_names(commands))
-    engine = next((found for name, _ in names if (found := _engine(name))), "")
-    # An engine may be started by another program (numactl, mpirun); for what is no engine that would be a guess.
-    other = "" if engine else next((found for name, first in names if first and (found := _other(name))), "")
+    engine, other = _of_names(list(_names(commands)))
     if not _ROUTER_FLAGS.isdisjoint(flags):
         return Program(other="router")
     if not engine and not other:
@@ -169,6 +166,14 @@ def program_of(
     # Without a command of its own the image's entry point reads the arguments.
     seen = bool(commands) and not has_command
     return Program(engine, other, bool(engine) and seen and _complete(commands, flags, engine))
+
+
+def _of_names(names: Sequence[tuple[str, bool]]) -> tuple[str, str]:
+    """The engine that one of the commands names, else another program; empty where there is none."""
+    engine = next((found for name, _ in names if (found := _engine(name))), "")
+    # An engine may be started by another program (numactl, mpirun); for what is no engine that would be a guess.
+    other = "" if engine else next((found for name, first in names if first and (found := _other(name))), "")
+    return engine, other
 
 
 def _other_by_use(commands: Sequence[Sequence[str]], flags: Mapping[str, tuple[str, ...]]) -> str:

@@ -86,6 +86,27 @@ class Evaluation:
     devices: GpuFit | None = None
 
 
+def _filter_amounts(
+    resources: Sequence[str],
+    row: NDArray[np.int64],
+    free: NDArray[np.int64],
+    allocatable: NDArray[np.int64],
+    codes: NDArray[np.int8],
+    short_of: NDArray[np.int64],
+) -> None:
+    """Writes into `codes` and `short_of`, (n,), which counted resource of `row` a node lacks; amounts are (n, R)."""
+    code_of = {i: _BY_RESOURCE.get(resources[i], VerdictCode.INSUFFICIENT_OTHER) for i in np.flatnonzero(row).tolist()}
+    # The rarest resource comes last, so that it is the one named where several are short.
+    order = sorted(code_of, key=lambda i: (-code_of[i], i))
+    for column in order:
+        short = free[:, column] < row[column]
+        codes[short], short_of[short] = code_of[column], column
+    for column in order:
+        # After all shortages: a node that has none of something does not get it by waiting.
+        absent = allocatable[:, column] == 0
+        codes[absent], short_of[absent] = VerdictCode.RESOURCE_MISSING, column
+
+
 def evaluate(
     snapshot: Snapshot,
     need: PodFit,
@@ -104,22 +125,7 @@ def evaluate(
     codes = np.full(len(asked), _ELIGIBLE, dtype=np.int8)
     codes[reach_us[asked] > bound.us] = _TOO_FAR
     short_of = np.full(len(asked), -1, dtype=np.int64)
-    # The rarest resource is judged last, so that it is the one named where several are short.
-    order = sorted(
-        (i for i in np.flatnonzero(need.row).tolist()),
-        key=lambda i: (_BY_RESOURCE.get(table.resources[i], VerdictCode.INSUFFICIENT_OTHER) * -1, i),
-    )
-    for column in order:
-        short = free[:, column] < need.row[column]
-        if short.any():
-            codes[short] = _BY_RESOURCE.get(table.resources[column], VerdictCode.INSUFFICIENT_OTHER)
-            short_of[short] = column
-    for column in order:
-        # After all shortages: a node that has none of something does not get it by waiting.
-        absent = allocatable[:, column] == 0
-        if absent.any():
-            codes[absent] = VerdictCode.RESOURCE_MISSING
-            short_of[absent] = column
+    _filter_amounts(table.resources, need.row, free, allocatable, codes, short_of)
     devices = None
     if need.devices is not None and not need.missing:
         # The rarest of all: counted resources would do, and no card has the memory.

@@ -39,23 +39,29 @@ def off_rail(snapshot: Snapshot, gpus: int, nodes: Ints, partners: Collection[in
     if not any(theirs.values()):
         return None
     every = frozenset[int]().union(*theirs.values())
-    share = np.full(len(nodes), np.nan)
-    at = np.searchsorted(capacity.nodes, nodes)
-    known = at < len(capacity.nodes)
-    known[known] = capacity.nodes[at[known]] == nodes[known]
-    asked = np.flatnonzero(known)
-    # Nodes whose GPUs are joined and free alike are one state; of eight GPUs there are a few dozen.
-    states, equivalent = np.unique(
-        capacity.kind[at[asked]] << MOST_GPUS | capacity.free[at[asked]], return_inverse=True
-    )
-    offs = [_off(capacity, state >> MOST_GPUS, state & (1 << MOST_GPUS) - 1, gpus, every) for state in states.tolist()]
-    share[asked] = np.array([np.nan if off is None else off / gpus for off in offs])[equivalent.reshape(-1)]
+    share = _share_off(capacity, gpus, nodes, every)
     for node in theirs:  # beside a partner only those on other nodes are far
         here = np.flatnonzero(nodes == node)
         others = frozenset[int]().union(*(rails for other, rails in theirs.items() if other != node))
         if len(here) and (place := capacity.at(node)) >= 0:
             off = _off(capacity, int(capacity.kind[place]), int(capacity.free[place]), gpus, others) if others else 0
             share[here] = np.nan if off is None else off / gpus
+    return share
+
+
+def _share_off(capacity: RailCapacity, gpus: int, nodes: Ints, rails: frozenset[int]) -> Floats:
+    """Share of a pod's GPUs that are on none of these rails, on each of `nodes`, (n,); NaN where nobody knows."""
+    share = np.full(len(nodes), np.nan)
+    at = np.searchsorted(capacity.nodes, nodes)
+    known = at < len(capacity.nodes)
+    known[known] = capacity.nodes[at[known]] == nodes[known]
+    asked = np.flatnonzero(known)
+    # Nodes whose GPUs are joined and free in the same way are one state; of eight GPUs there are a few dozen.
+    states, equivalent = np.unique(
+        capacity.kind[at[asked]] << MOST_GPUS | capacity.free[at[asked]], return_inverse=True
+    )
+    offs = [_off(capacity, state >> MOST_GPUS, state & (1 << MOST_GPUS) - 1, gpus, rails) for state in states.tolist()]
+    share[asked] = np.array([np.nan if off is None else off / gpus for off in offs])[equivalent.reshape(-1)]
     return share
 
 

@@ -78,6 +78,7 @@ def placement_block(
     return _table([*rows, ("facts", "; ".join(facts))])
 
 
+# complexity: the rows of one block in their order, each there or not
 def _placed_rows(decision: Decision, plan: Plan | None, bound_node: str | None) -> list[Row]:
     node = bound_node or decision.chosen or ""
     mine = next((c for c in decision.ranked if c.node == node), None)
@@ -219,6 +220,7 @@ def _nearest(decision: Decision) -> list[Row]:
     return [("nearest", f"{name_of(far.node)} has room  {show_us(far.have)}{whom}, {over(far.have, far.need)}")]
 
 
+# complexity: the rows of one block in their order, each there or not
 def gang_block(plan: Plan) -> str:
     """The block of a whole gang, for its PodGroup: who goes where, the worst pair, the sets, who is left out."""
     gang, bound_us = plan.request, plan.request.bound.us

@@ -141,6 +141,7 @@ def held_event(plan: Plan, decision: Decision | None = None) -> tuple[Reason, st
     return reason, _finish(text + _advice(helps_gang(plan, blocked.decision)), blocked.decision)
 
 
+# complexity: one case an outcome
 def _why_gang(plan: Plan, blocked: Blocked) -> str:
     short, decision = plan.shortfall, blocked.decision
     phase, bound_us = decision.request.phase, plan.request.bound.us

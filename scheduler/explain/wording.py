@@ -125,6 +125,7 @@ def _listed(parts: Iterable[tuple[int, str]]) -> list[str]:
     return [f"{n} {phrase}" for n, phrase in sorted(parts, key=lambda p: (-p[0], p[1]))]
 
 
+# complexity: one case a verdict code
 def _phrase(code: VerdictCode, decision: Decision, *, decided: bool = True) -> str:
     """The phrase of a code, with the pod's own need in it where that need is the same for every node counted."""
     gpus, memory = decision.request.gpus, decision.request.amounts.get("memory", 0)

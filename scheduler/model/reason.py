@@ -80,6 +80,7 @@ def obstacle_of(decision: Decision) -> Obstacle:
     return Obstacle.NO_CAPACITY
 
 
+# complexity: one case a reason, in the order in which they win
 def blocked_of(plan: Plan, decision: Decision | None = None) -> Blocked | None:
     """Why there is no place: for the whole gang while it is below its minimum, else for this one pod.
 

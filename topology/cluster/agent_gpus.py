@@ -56,6 +56,7 @@ class AgentGpus:
             links = replace(links, link_types=tuple(tuple(UNKNOWN for _ in row) for row in links.link_types), numa=())
         return AgentGpus(links=None if network else links)
 
+    # complexity: each fact of an agent may be there or not
     def refine(self, devices: NodeGpus) -> NodeGpus:
         """The node's cards with what was seen: memory by UUID, or by index where the node gives out whole GPUs."""
         if devices.listed:
@@ -103,6 +104,7 @@ def agent_gpus(facts: NodeFacts) -> AgentGpus:
     )
 
 
+# complexity: each fact of an agent may be there or not
 def _links(facts: NodeFacts, gpus: list[Gpu]) -> GpuLinks:
     pairs = {frozenset((p.a, p.b)): p.distance for p in facts.pairs}
     link_types = tuple(

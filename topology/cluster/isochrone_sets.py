@@ -106,6 +106,7 @@ def isochrone_masks(
     return max(pairs, key=lambda pair: min(int(pair[0].sum()), int(pair[1].sum())))
 
 
+# complexity: candidates in order of preference, the first that covers wins
 def as_requirement(table: NodeTable, allowed: Mask, planned: Sequence[int]) -> NodeSet | None:
     """The allowed nodes as one requirement that holds the planned ones, with as few values as possible.
 

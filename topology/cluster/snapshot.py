@@ -45,6 +45,7 @@ _NOTHING_SEEN = AgentLinks()
 class NodeTable:
     """Nodes by index, sorted by name: names, labels, domains, reach, capacity. Rebuilt when a node changes."""
 
+    # complexity: one column after the other; comprehensions alone
     def __init__(
         self,
         nodes: Iterable[Node],

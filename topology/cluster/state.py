@@ -254,6 +254,7 @@ class ClusterState:
 
     # --- inside --------------------------------------------------------------------------------
 
+    # complexity: one case a stage of a pod
     def _learn(self, pod: Pod, old: Pod | None, key: GangKey | None) -> None:
         uid = pod.metadata.uid
         if key is not None:

@@ -119,6 +119,7 @@ def serves(kind: str, form: str) -> bool:
     return form != WHOLE.name or kind in (WHOLE.name, HAMI.name)
 
 
+# complexity: the whole rule for one GPU in one place
 def fits(devices: NodeGpus, row: GpuRow, gpu: int, request: GpuRequest, phase: str, limits: Limits) -> bool:
     """Whether one card can take one GPU's worth of the request."""
     capacity, users = devices.memory_mib[gpu], row.users[gpu]
@@ -197,6 +198,7 @@ def choose(devices: NodeGpus, row: GpuRow, request: GpuRequest, phase: str, limi
     return tuple(sorted(able, key=_order(row, request.picks))[: request.count])
 
 
+# complexity: `fits` unrolled over a row; called for each allocation on each node
 def able_gpus(devices: NodeGpus, row: GpuRow, request: GpuRequest, phase: str, limits: Limits) -> list[int]:
     """The cards that `fits` says yes to. What every node of a cluster is asked for each hold, so the rules are here in
     one loop for cards of one size; a node with replicas, or a pod that pins its cards, is asked card by card."""

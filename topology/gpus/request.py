@@ -90,6 +90,7 @@ def _found(spec: PodSpec) -> Found:
     return found
 
 
+# complexity: one case a form of GPU request
 def _forms(found: Found, notes: Mapping[str, str]) -> list[tuple[Form, str, object]]:
     """The forms the pod uses, each with the key and value that shows it."""
     hami = [k for k in HAMI.keys if k in found and k != NVIDIA_GPU]
@@ -143,6 +144,7 @@ def _compute(form: Form, found: Found) -> int:
     )
 
 
+# complexity: comprehensions alone, over the containers of one pod
 def _by_container(form: Form, found: Found, notes: Mapping[str, str]) -> GpuRequest | None:
     """The request of a pod of which several containers ask a sharing plugin for cards; None for any other.
 
@@ -286,6 +288,7 @@ _READERS: Final = {
 # --- our annotations ---------------------------------------------------------------------------
 
 
+# complexity: one case an annotation of ours
 def _with_ours(request: GpuRequest, notes: Mapping[str, str]) -> GpuRequest:
     """The request with our own annotations laid over it: what one GPU will hold, and its peak."""
     if GPU_MEMORY not in notes and GPU_MEMORY_PEAK not in notes:

@@ -36,6 +36,7 @@ def _names_rails(devices: NodeGpus) -> bool:
 class GpuStatic:
     """What does not change with pods: the cards of every node. Built once a node table."""
 
+    # complexity: one array after the other; comprehensions alone
     def __init__(self, each: Iterable[NodeGpus]) -> None:
         self.devices: tuple[NodeGpus, ...] = tuple(each)
         count = len(self.devices)

@@ -71,6 +71,7 @@ def _selects(selector: MemberSelector, name: str, labels: Mapping[str, str]) -> 
     return False
 
 
+# complexity: three short passes over one tree of HyperNodes
 def membership(nodes: Iterable[Node], hypernodes: Iterable[HyperNode]) -> dict[str, tuple[str, ...]]:
     """Node name to the names of the HyperNodes above it, lowest tier first.
 

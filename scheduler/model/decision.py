@@ -81,7 +81,7 @@ class TooLarge:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """One pod against one snapshot. `eligible + sum(ruled_out) == nodes looked at`, always."""
+    """One pod against one snapshot. `eligible + sum(ruled_out) == nodes evaluated`, always."""
 
     id: str
     snapshot_id: str

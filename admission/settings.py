@@ -13,6 +13,7 @@ from typing import Annotated, Any, Final
 from pydantic import AliasChoices, BeforeValidator, Field
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
+from scheduler.extender.wire import MAX_BODY_BYTES
 from topology import units
 from topology.bad_input import BadInput
 from topology.environment import ENV_PREFIX, FIELD, LogLevel
@@ -166,7 +167,7 @@ class ControllerSettings(IsochroneSettings):
     extender_listen: Listen = HostPort("0.0.0.0", 8800)  # noqa: S104  # Volcano's scheduler comes from another pod
     health_listen: Listen = HostPort("0.0.0.0", 8081)  # noqa: S104  # the kubelet and Prometheus come from outside
     settle: DurationUs = _renamed(500_000.0, "settle")  # a gang is looked at when no pod of it came for this long
-    max_body: SizeBytes = 512 * 2**20  # of a call from Volcano's scheduler
+    max_body: SizeBytes = MAX_BODY_BYTES  # of a call from Volcano's scheduler
     partner_after: DurationUs = 60_000_000.0  # a gang with one phase alone says so after this long
     replan_after: WaitS = 60.0  # a released pod that is not placed by then is made anew; "off" is never
     reserve_for: WaitS = 600.0  # room is kept this long for pods that come once the others are ready; "off" keeps none

@@ -52,16 +52,16 @@ class Fairness:
     def __init__(
         self,
         state: ClusterState,
-        retained: Watched,
+        watched: Watched,
         policy: Policy,
         *,
         overtaking: int,
         preemption: bool,
         claims_s: float = CLAIMS_S,
     ) -> None:
-        self._state, self._cached, self._policy = state, retained, policy
+        self._state, self._watched, self._policy = state, watched, policy
         self._overtaking, self._preemption = Overtaking(overtaking), preemption
-        self.commitments = QueueCommitments(state, retained.pod_groups)
+        self.commitments = QueueCommitments(state, watched.pod_groups)
         self.claims = Claims(claims_s)
         self._asked_s: dict[GangKey, float] = {}
         self._fits_empty: dict[GangKey, tuple[object, GangRequest, bool]] = {}
@@ -70,7 +70,7 @@ class Fairness:
 
     def queue_of(self, view: GangView) -> str:
         """The name of the gang's queue, whether it exists or not."""
-        return queue_of((*view.held, *view.released, *view.bound), self._cached.pod_groups)
+        return queue_of((*view.held, *view.released, *view.bound), self._watched.pod_groups)
 
     def queue_quota(self, view: GangView, now_s: float) -> QueueQuota | None:
         """The room in the gang's queue; None where no queues are known (their kind is not there).
@@ -78,12 +78,12 @@ class Fairness:
         Just after pods were bound it may be too little, for at most QUEUE_LAG_S: ask again then.
         """
         self.commitments.hear()
-        if not self._cached.queues:
+        if not self._watched.queues:
             return None
         name = self.queue_of(view)
         # Who takes what is asked of every gang's pods, so only where some queue has a limit.
-        limited = any(queue is not None and queue.spec.capability for _, queue in upwards(name, self._cached.queues))
-        return QueueQuota(name, self._cached.queues, self.commitments.amounts(now_s, but=view.key) if limited else {})
+        limited = any(queue is not None and queue.spec.capability for _, queue in upwards(name, self._watched.queues))
+        return QueueQuota(name, self._watched.queues, self.commitments.amounts(now_s, but=view.key) if limited else {})
 
     # --- older gangs ---------------------------------------------------------------------------
 
@@ -112,7 +112,7 @@ class Fairness:
         queues seen so far."""
         if capacity is None:
             return False
-        theirs = quotas.get(waiting_gang.queue) or QueueQuota(waiting_gang.queue, self._cached.queues, {})
+        theirs = quotas.get(waiting_gang.queue) or QueueQuota(waiting_gang.queue, self._watched.queues, {})
         quotas[waiting_gang.queue] = theirs
         return capacity.keeps_out(taken, theirs, waiting_gang.need) and theirs.could_hold(waiting_gang.need)
 
@@ -164,7 +164,7 @@ class Fairness:
             return None
         self._asked_s[key] = now_s
         queue = self.queue_of(view)
-        roomier = without_inferiors(snapshot, self._cached.pods.values(), self._cached.pod_groups, queue, priority)
+        roomier = without_inferiors(snapshot, self._watched.pods.values(), self._watched.pod_groups, queue, priority)
         if roomier is None:
             return None
         result = plan(request, roomier, self._policy, advise=False)
@@ -179,7 +179,7 @@ class Fairness:
         priority = priority_of(waiting)
         if not self._preemption or priority <= 0:
             return False
-        pods, groups = self._cached.pods.values(), self._cached.pod_groups
+        pods, groups = self._watched.pods.values(), self._watched.pod_groups
         roomier = without_inferiors(snapshot, pods, groups, self.queue_of(view), priority, leaving=True) or snapshot
         rest = tuple(p for p in view.released if p.status.nominated_node_name)
         asked = request_of(replace(view, members=waiting, blocked=(), released=rest), snapshot.table)

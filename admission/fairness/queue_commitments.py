@@ -48,7 +48,7 @@ class QueueCommitments:
         self._state, self._pod_groups = state, pod_groups
         self._shares: dict[GangKey, _Share] = {}
         self._total: dict[str, Amounts] = {}
-        self._cached: dict[GangKey, Amounts] = {}  # room for pods to come
+        self._reserved: dict[GangKey, Amounts] = {}  # room for pods to come
         self._naming: dict[str, set[GangKey]] = {}  # PodGroup to gangs with pods that name it
         self._bound_s: dict[GangKey, dict[str, float]] = {}  # pod uid to when it was first seen bound
         self._settling: list[tuple[float, GangKey]] = []  # when Volcano's count has what was bound of whom
@@ -57,9 +57,9 @@ class QueueCommitments:
     def keep(self, key: GangKey, amounts: Amounts) -> None:
         """So much is kept for pods of this gang that are to come; nothing, if that is over."""
         if amounts:
-            self._cached[key] = amounts
+            self._reserved[key] = amounts
         else:
-            self._cached.pop(key, None)
+            self._reserved.pop(key, None)
         self._stale.add(key)
 
     def group_changed(self, group: str) -> None:
@@ -82,10 +82,10 @@ class QueueCommitments:
         for key in self._stale:
             self._renew(key, now_s)
         self._stale.clear()
-        if but is None or but not in self._cached:
+        if but is None or but not in self._reserved:
             return self._total
         queue = self._queue_of(tuple(self._state.gangs().get(but, {}).values()))
-        own = {name: -amount for name, amount in self._cached[but].items()}
+        own = {name: -amount for name, amount in self._reserved[but].items()}
         return self._total | {queue: sum_amounts((self._total.get(queue, {}), own))}
 
     def _renew(self, key: GangKey, now_s: float) -> None:
@@ -125,9 +125,9 @@ class QueueCommitments:
             self._bound_s[key] = bound
         else:
             self._bound_s.pop(key, None)
-        if retained := self._cached.get(key):
+        if reserved := self._reserved.get(key):
             queue = self._queue_of(tuple(pods.values()))
-            share.amounts[queue] = sum_amounts((share.amounts.get(queue, {}), retained))
+            share.amounts[queue] = sum_amounts((share.amounts.get(queue, {}), reserved))
         return share
 
     def _add(self, queue: str, amounts: Amounts, sign: int) -> None:

@@ -323,7 +323,7 @@ class GangPlanner:
         """The planned pods' departure; without nomination Volcano chooses among the nodes of their sets."""
         by_uid = {p.metadata.uid: p for p in view.members}
         annotations = self._reporter.annotations(result)
-        lettings = [
+        releases = [
             PodRelease(
                 by_uid[uid],
                 node if nominate else "",
@@ -339,7 +339,7 @@ class GangPlanner:
                 if member.uid in result.places:
                     self._state.assume(member.uid, result.places[member.uid], member.amounts, member.hold)
         gang.begin_release(result.places, preempts=not nominate)
-        return self._workflow.let_go(view, result, lettings, gang)
+        return self._workflow.release(view, result, releases, gang)
 
 
 def _without_expected(result: Plan, *, lower_minimum: bool = True) -> Plan:

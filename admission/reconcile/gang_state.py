@@ -360,9 +360,9 @@ class GangState:
         """These pods stay gated after all, and their capacity is free again."""
         self._release = replace(self._release, uids=self._release.uids - uids)
 
-    def release_unconfirmed(self, lettings: Sequence[PodRelease]) -> None:
+    def release_unconfirmed(self, releases: Sequence[PodRelease]) -> None:
         """Nobody can say whether the writes of these were done."""
-        self._release = replace(self._release, unconfirmed=tuple(lettings))
+        self._release = replace(self._release, unconfirmed=tuple(releases))
 
     def group_found(self) -> None:
         """Its PodGroup is there, as it should be."""

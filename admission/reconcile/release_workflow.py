@@ -55,46 +55,48 @@ class ReleaseWorkflow:
         self._under_way = 0
         self.known_fields: frozenset[str] = frozenset(OPTIONAL)  # of a PodGroup, in this cluster
 
-    async def let_go(self, view: GangView, result: Plan, lettings: Sequence[PodRelease], gang: GangState) -> bool:
-        """As `_let_go`, counted while it is under way."""
+    async def release(self, view: GangView, result: Plan, releases: Sequence[PodRelease], gang: GangState) -> bool:
+        """As `_nominate_and_release`, counted while it is under way."""
         self._under_way += 1
         try:
-            return await self._let_go(view, result, lettings, gang)
+            return await self._nominate_and_release(view, result, releases, gang)
         finally:
             self._under_way -= 1
 
-    async def _let_go(self, view: GangView, result: Plan, lettings: Sequence[PodRelease], gang: GangState) -> bool:
+    async def _nominate_and_release(
+        self, view: GangView, result: Plan, releases: Sequence[PodRelease], gang: GangState
+    ) -> bool:
         """Nominate, release, PodGroup. Pods that cannot go are given back; with too few left nobody goes."""
-        nominated = await self.pod_writer.nominate(lettings)
+        nominated = await self.pod_writer.nominate(releases)
         ready = nominated & self._state.gangs().get(view.key, {}).keys()  # some may have gone meanwhile
-        ready -= self._homeless(lettings)
-        units = units_by_uid([release.pod for release in lettings])
+        ready -= self._homeless(releases)
+        units = units_by_uid([release.pod for release in releases])
         split_groups = {unit for uid, unit in units.items() if uid not in ready}
         ready = {uid for uid in ready if units.get(uid) not in split_groups}
         if not self._still_enough(result, ready):
             ready = set()
-        self._give_back([release for release in lettings if release.pod.metadata.uid not in ready], gang)
+        self._give_back([release for release in releases if release.pod.metadata.uid not in ready], gang)
         if not ready:
             if view.started:  # those that went before need it all the same
                 await self.make_group(view, gang, None)
             return False
-        lettings, planned = [x for x in lettings if x.pod.metadata.uid in ready], len(lettings)
-        released = await self._release(lettings, gang)
+        releases, planned = [x for x in releases if x.pod.metadata.uid in ready], len(releases)
+        released = await self._release(releases, gang)
         await self._shown(view.key, gang, released)
         # No PodGroup for nobody: Volcano would look at it before the pods have their nominations.
         grouped = bool(released) and await self.make_group(view, gang, result)
         return grouped and len(released) == planned
 
-    def _homeless(self, lettings: Sequence[PodRelease]) -> set[str]:
+    def _homeless(self, releases: Sequence[PodRelease]) -> set[str]:
         """Pods whose planned node has gone meanwhile; they are planned anew while they still can be."""
         nodes = self._state.table().index
-        return {release.pod.metadata.uid for release in lettings if release.node and release.node not in nodes}
+        return {release.pod.metadata.uid for release in releases if release.node and release.node not in nodes}
 
-    async def _release(self, lettings: Sequence[PodRelease], gang: GangState) -> set[str]:
+    async def _release(self, releases: Sequence[PodRelease], gang: GangState) -> set[str]:
         """The uids that are known to be let go. Where nobody can say, the pod keeps its room until somebody can."""
-        released, unconfirmed = await self.pod_writer.release(lettings)
-        gang.release_unconfirmed([x for x in lettings if x.pod.metadata.uid in unconfirmed])
-        self._give_back([x for x in lettings if x.pod.metadata.uid not in released | unconfirmed], gang)
+        released, unconfirmed = await self.pod_writer.release(releases)
+        gang.release_unconfirmed([x for x in releases if x.pod.metadata.uid in unconfirmed])
+        self._give_back([x for x in releases if x.pod.metadata.uid not in released | unconfirmed], gang)
         return released
 
     async def _shown(self, key: GangKey, gang: GangState, uids: Set[str]) -> None:
@@ -119,8 +121,8 @@ class ReleaseWorkflow:
         await self._release(gang.unconfirmed, gang)
         return not gang.unconfirmed
 
-    def _give_back(self, lettings: Iterable[PodRelease], gang: GangState) -> None:
-        uids = {release.pod.metadata.uid for release in lettings}
+    def _give_back(self, releases: Iterable[PodRelease], gang: GangState) -> None:
+        uids = {release.pod.metadata.uid for release in releases}
         for uid in uids:
             self._state.unassume(uid)
         gang.not_released(uids)

@@ -54,7 +54,7 @@ class PodWriter:
         self.released = 0
         self.failed = 0
 
-    async def nominate(self, lettings: Sequence[PodRelease]) -> set[str]:
+    async def nominate(self, releases: Sequence[PodRelease]) -> set[str]:
         """Set status.nominatedNodeName of each pod that has a node. Returns the uids for which it holds."""
 
         async def one(released: PodRelease) -> None:
@@ -69,9 +69,9 @@ class PodWriter:
                 )
             self.nominated += 1
 
-        return await self._each(lettings, one, "nominated")
+        return await self._each(releases, one, "nominated")
 
-    async def release(self, lettings: Sequence[PodRelease]) -> tuple[set[str], set[str]]:
+    async def release(self, releases: Sequence[PodRelease]) -> tuple[set[str], set[str]]:
         """Open the gate of each pod. Returns the uids that are known to be let go, and those of which nobody can say.
 
         Doing it again for the latter is safe and tells: the `test` fails on our own success, and then the pod is read.
@@ -88,7 +88,7 @@ class PodWriter:
                 raise
             self.released += 1
 
-        return await self._each(lettings, one, "released"), unconfirmed
+        return await self._each(releases, one, "released"), unconfirmed
 
     async def _open(self, pod: Pod, patch: Sequence[Mapping[str, Any]]) -> None:
         for pause_s in _PAUSES_S:
@@ -204,7 +204,7 @@ class PodWriter:
                 log.info("PodGroup %s/%s was not annotated: %s", namespace, name, error)
 
     async def _each(
-        self, lettings: Iterable[PodRelease], one: Callable[[PodRelease], Awaitable[None]], what: str
+        self, releases: Iterable[PodRelease], one: Callable[[PodRelease], Awaitable[None]], what: str
     ) -> set[str]:
         done: set[str] = set()
 
@@ -220,7 +220,7 @@ class PodWriter:
             else:
                 done.add(released.pod.metadata.uid)
 
-        await asyncio.gather(*(guarded(released) for released in lettings))
+        await asyncio.gather(*(guarded(released) for released in releases))
         return done
 
 

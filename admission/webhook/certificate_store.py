@@ -72,7 +72,7 @@ class Secret:
     def __init__(
         self, api: ConfigurationApi, namespace: str, name: str, configuration: str, names: Sequence[str]
     ) -> None:
-        self._api, self._cached = api, secret.CertificateSecret(api, namespace, name, names, "webhook")
+        self._api, self._stored = api, secret.CertificateSecret(api, namespace, name, names, "webhook")
         kinds = "/apis/admissionregistration.k8s.io/v1"
         self._configuration = f"{kinds}/mutatingwebhookconfigurations/{quote(configuration, safe='')}"
         self._validating = f"{kinds}/validatingwebhookconfigurations/{quote(configuration, safe='')}"
@@ -83,7 +83,7 @@ class Secret:
         Announced first: a leaf of a new authority that the API server does not know yet would be of no use. When
         there is nothing to serve yet, it is taken into use even if it could not be announced.
         """
-        bundle = await self._cached.current()
+        bundle = await self._stored.current()
         try:
             await self._announce(bundle.ca, self._configuration)
             await self._announce_validating(bundle.ca)
@@ -92,7 +92,7 @@ class Secret:
                 serving.load(bundle.certificate, bundle.key)
             raise
         if serving.load(bundle.certificate, bundle.key):
-            log.info("certificate read from Secret %s", self._cached)
+            log.info("certificate read from Secret %s", self._stored)
 
     async def _announce_validating(self, ca: bytes) -> None:
         """The validating part may be left out of an installation, or not be ours to change: tagging goes on."""

@@ -16,7 +16,8 @@ from prometheus_client import CollectorRegistry
 
 from scheduler.extender.decision_cache import DecisionCache
 from scheduler.extender.metrics import ExtenderMetrics
-from scheduler.extender.server import MAX_BODY_BYTES, Extender
+from scheduler.extender.server import Extender
+from scheduler.extender.wire import MAX_BODY_BYTES
 from topology.http_server import listening
 from topology.units import HostPort
 

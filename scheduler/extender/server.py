@@ -25,7 +25,7 @@ from scheduler.extender.decision_cache import DecisionCache
 from scheduler.extender.metrics import ExtenderMetrics
 from scheduler.extender.session import SessionLedger
 from scheduler.extender.verbs import NEUTRAL, UNREAD, VERBS, Answer, Result, SnapshotSource
-from scheduler.extender.wire import Body
+from scheduler.extender.wire import MAX_BODY_BYTES, Body
 from scheduler.model.policy import Policy
 from topology.bad_input import BadInput
 from topology.clock import monotonic_s
@@ -34,7 +34,6 @@ from topology.units import show_bytes
 
 log = logging.getLogger(__name__)
 
-MAX_BODY_BYTES: Final = 512 * 2**20
 _BODY_LIMIT_S: Final = 5.0  # ten times the httpTimeout that volcano-conf writes: Volcano gave up long before
 _REPORT_AGAIN_S: Final = 60.0  # the same complaint about the same verb is logged this often; the metric counts them all
 _PATHS: Final = ", ".join(f"/{verb}" for verb in NEUTRAL)

@@ -27,6 +27,9 @@ from topology.objects import Pod
 T = TypeVar("T")
 Body = bytes | bytearray
 
+MAX_BODY_BYTES: Final = 512 * 2**20
+"""Of one call, unless the setting says otherwise."""
+
 MAX_NODES: Final = 2**16
 """Nodes in one call: more than the largest clusters have."""
 

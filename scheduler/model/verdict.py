@@ -1,4 +1,4 @@
-"""Why a node is out: a closed enum with numbers, never a sentence (those live in explain.py).
+"""Why a node is out: a closed enum with numbers, never a sentence (those live in scheduler/explain).
 
 *Filtered* means never as things stand on the node or the request; *exhausted* means later, when room comes.
 The order of the members is the order of severity: a node gets the first that applies, so counts add up to the nodes
@@ -31,21 +31,6 @@ class VerdictCode(IntEnum):
     INSUFFICIENT_OTHER = 5  # cpu, pod count, any other resource
     REACH_EXCEEDED = 6  # room here, but a partner is, or would have to be, beyond the bound
     GANG_TOO_LARGE = 7  # room for this pod, not for all that must come with it, within the bound
-
-    @property
-    def exhausted(self) -> bool:
-        """Waiting can help: room may come."""
-        return self in _EXHAUSTED
-
-
-_EXHAUSTED = frozenset(
-    {
-        VerdictCode.INSUFFICIENT_GPU,
-        VerdictCode.INSUFFICIENT_MEMORY,
-        VerdictCode.INSUFFICIENT_OTHER,
-        VerdictCode.GANG_TOO_LARGE,
-    }
-)
 
 
 @dataclass(frozen=True, slots=True)

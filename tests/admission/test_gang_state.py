@@ -222,8 +222,8 @@ def test_writes_that_released_nobody_leave_nothing_to_confirm() -> None:
 
 def test_unconfirmed_writes_are_kept_until_their_pods_are_seen_released() -> None:
     gang = releasing()
-    lettings = [PodRelease(Pod(metadata=Metadata(name=uid, uid=uid)), "n1", None) for uid in ("p", "d")]
-    gang.release_unconfirmed(lettings)
+    releases = [PodRelease(Pod(metadata=Metadata(name=uid, uid=uid)), "n1", None) for uid in ("p", "d")]
+    gang.release_unconfirmed(releases)
     gang.writes_ended(done=False)
     assert not gang.confirm({"d", "other"})
     assert gang.releasing == {"d"}

@@ -50,7 +50,7 @@ def now(cluster: FileCluster, name: str) -> Pod:
     return msgspec.convert(cluster.pod(NAMESPACE, name), Pod)
 
 
-def lettings(cluster: FileCluster, *names: str, node: str = "n1") -> list[PodRelease]:
+def releases(cluster: FileCluster, *names: str, node: str = "n1") -> list[PodRelease]:
     return [PodRelease(now(cluster, name), node, SET, {DECISION: "abc", PLACEMENT: "planned"}) for name in names]
 
 
@@ -68,18 +68,18 @@ def make(cluster: FileCluster, *pods: Raw) -> None:
 
 async def test_nominations_are_written_once(cluster: FileCluster, keeper: PodWriter) -> None:
     make(cluster, held("p0"), held("d0"))
-    assert await keeper.nominate(lettings(cluster, "p0", "d0")) == uids(cluster, "p0", "d0")
+    assert await keeper.nominate(releases(cluster, "p0", "d0")) == uids(cluster, "p0", "d0")
     assert nominations(cluster) == {"p0": "n1", "d0": "n1"}
-    assert await keeper.nominate(lettings(cluster, "p0", "d0")) == uids(cluster, "p0", "d0")
+    assert await keeper.nominate(releases(cluster, "p0", "d0")) == uids(cluster, "p0", "d0")
     assert len(writes(cluster)) == 2
-    await keeper.nominate(lettings(cluster, "p0", node="n2"))
+    await keeper.nominate(releases(cluster, "p0", node="n2"))
     assert nominations(cluster)["p0"] == "n2"
     assert (keeper.nominated, keeper.failed) == (5, 0)
 
 
 async def test_a_pod_that_was_replaced_is_not_nominated(cluster: FileCluster, keeper: PodWriter) -> None:
     make(cluster, held("p0"), held("d0"))
-    old = lettings(cluster, "p0", "d0")
+    old = releases(cluster, "p0", "d0")
     cluster.delete("pods", NAMESPACE, "d0")
     make(cluster, held("d0"))
     assert await keeper.nominate(old) == uids(cluster, "p0")
@@ -90,7 +90,7 @@ async def test_a_pod_that_was_replaced_is_not_nominated(cluster: FileCluster, ke
 async def test_a_nomination_whose_answer_is_lost_is_written_again(cluster: FileCluster, keeper: PodWriter) -> None:
     make(cluster, held("p0"))
     cluster.fail_next("PATCH", "/status$", 0, after=True)
-    assert await keeper.nominate(lettings(cluster, "p0")) == uids(cluster, "p0")
+    assert await keeper.nominate(releases(cluster, "p0")) == uids(cluster, "p0")
     assert len(writes(cluster)) == 2
 
 
@@ -99,7 +99,7 @@ async def test_a_nomination_whose_answer_is_lost_is_written_again(cluster: FileC
 
 async def test_a_release_opens_the_gate_and_carries_its_words(cluster: FileCluster, keeper: PodWriter) -> None:
     make(cluster, held("p0"), held("d0"))
-    assert await keeper.release(lettings(cluster, "p0", "d0")) == (uids(cluster, "p0", "d0"), set())
+    assert await keeper.release(releases(cluster, "p0", "d0")) == (uids(cluster, "p0", "d0"), set())
     assert gated(cluster) == set()
     assert annotation(cluster, "d0") == "planned"
     assert (keeper.released, keeper.failed) == (2, 0)
@@ -134,7 +134,7 @@ async def test_what_is_known_of_a_release(
     for status, after in failures:
         cluster.fail_next("PATCH", "/pods/p0$", status, after=after)
     everybody = uids(cluster, "p0")
-    value = await keeper.release(lettings(cluster, "p0"))
+    value = await keeper.release(releases(cluster, "p0"))
     assert value == (everybody if done else set(), everybody if unconfirmed else set())
     assert (gated(cluster) == set()) is open_
     assert (keeper.released, keeper.failed) == (int(done), int(not done))
@@ -145,7 +145,7 @@ async def test_asking_again_settles_the_doubt(cluster: FileCluster, keeper: PodW
     make(cluster, held("p0"))
     for after in (was_done, False, False):
         cluster.fail_next("PATCH", "/pods/p0$", 0, after=after)
-    old, everybody = lettings(cluster, "p0"), uids(cluster, "p0")
+    old, everybody = releases(cluster, "p0"), uids(cluster, "p0")
     assert await keeper.release(old) == (set(), everybody)
     assert await keeper.release(old) == (everybody, set())
     assert gated(cluster) == set()
@@ -156,7 +156,7 @@ async def test_a_doubt_that_cannot_be_looked_into_stays_one(
     cluster: FileCluster, keeper: PodWriter, status: int
 ) -> None:
     make(cluster, held("p0"))
-    old = lettings(cluster, "p0")
+    old = releases(cluster, "p0")
     await keeper.release(old)
     for _ in range(9):  # the client asks three times, and its library once more where a connection was cut
         cluster.fail_next("GET", "/pods/p0$", status)
@@ -165,7 +165,7 @@ async def test_a_doubt_that_cannot_be_looked_into_stays_one(
 
 async def test_a_replaced_pod_is_neither_released_nor_in_doubt(cluster: FileCluster, keeper: PodWriter) -> None:
     make(cluster, held("p0"))
-    old = lettings(cluster, "p0")
+    old = releases(cluster, "p0")
     cluster.delete("pods", NAMESPACE, "p0")
     assert await keeper.release(old) == (set(), set())
     make(cluster, held("p0"))
@@ -180,7 +180,7 @@ async def test_a_replaced_pod_is_neither_released_nor_in_doubt(cluster: FileClus
 
 async def test_nobody_answers(cluster: FileCluster, keeper: PodWriter) -> None:
     make(cluster, held("p0"))
-    old = lettings(cluster, "p0")
+    old = releases(cluster, "p0")
     await cluster.stop()
     answers = await asyncio.gather(
         keeper.release(old),
@@ -209,7 +209,7 @@ async def test_only_so_many_writes_are_under_way_at_once(cluster: FileCluster, a
     make(cluster, *(held(f"d{i}") for i in range(12)))
     async with Counting(api._access) as counting:
         keeper = PodWriter(counting, writes_at_once=3)
-        assert len(await keeper.nominate(lettings(cluster, *(f"d{i}" for i in range(12))))) == 12
+        assert len(await keeper.nominate(releases(cluster, *(f"d{i}" for i in range(12))))) == 12
     assert most == 3
 
 
@@ -239,7 +239,7 @@ async def test_words_about_a_held_pod_are_not_written_over_those_of_its_release(
     old = now(cluster, "p0")
     await keeper.annotate(old, {PLACEMENT: "held"})
     assert annotation(cluster, "p0") == "held"
-    await keeper.release(lettings(cluster, "p0"))
+    await keeper.release(releases(cluster, "p0"))
     await keeper.annotate(old, {PLACEMENT: "held"})
     assert annotation(cluster, "p0") == "planned"
     await keeper.annotate(now(cluster, "p0"), {PLACEMENT: "placed elsewhere"})

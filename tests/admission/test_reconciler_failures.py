@@ -65,16 +65,16 @@ class Interrupted(PodWriter):
         self.after: Callable[[], Any] | None = None
         self.before: Callable[[], Any] | None = None
 
-    async def nominate(self, lettings: Sequence[PodRelease]) -> set[str]:
-        done = await super().nominate(lettings)
+    async def nominate(self, releases: Sequence[PodRelease]) -> set[str]:
+        done = await super().nominate(releases)
         if self.after is not None:
             await self.after()
         return done
 
-    async def release(self, lettings: Sequence[PodRelease]) -> tuple[set[str], set[str]]:
+    async def release(self, releases: Sequence[PodRelease]) -> tuple[set[str], set[str]]:
         if self.before is not None:
             await self.before()
-        return await super().release(lettings)
+        return await super().release(releases)
 
 
 def interrupted(controller: Controller) -> Interrupted:

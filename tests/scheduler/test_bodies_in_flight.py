@@ -13,7 +13,7 @@ import pytest
 
 from admission.settings import WebhookSettings
 from admission.webhook import server as webhook
-from scheduler.extender.server import MAX_BODY_BYTES
+from scheduler.extender.wire import MAX_BODY_BYTES
 from tests.admission.pods import raw_pod
 from tests.admission.running import LOOPBACK, NAME, OURS, fresh, review_of, write
 from tests.admission.running import running as webhook_running

@@ -93,11 +93,6 @@ class MeasuredReach(ReachModel):
         self._kind_row = lru_cache(maxsize=retained(len(first)))(self._compute_kind_row)
         self._modelled = lru_cache(maxsize=64)(super()._compute_kind_row)
 
-    @property
-    def measured_pairs(self) -> int:
-        """Node and domain pairs that count."""
-        return len(self._nodes) + len(self._domains)
-
     def at(self, now_s: float) -> MeasuredReach:
         """The same values, with ages told as of another moment."""
         later = copy(self)
